@@ -146,12 +146,14 @@ tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& 
 
 }  // namespace
 
+std::string name_of_signal(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return "signal " + std::to_string(number) +
+         (name != nullptr ? std::string(" (SIG") + name + ")" : "");
+}
+
 std::string describe(const child_exit& ended) {
-  if (ended.signal != 0) {
-    const char* name = ::sigabbrev_np(ended.signal);
-    return ended.name + " was killed by signal " + std::to_string(ended.signal) +
-           (name != nullptr ? std::string(" (SIG") + name + ")" : "");
-  }
+  if (ended.signal != 0) return ended.name + " was killed by " + name_of_signal(ended.signal);
   if (ended.code < 0) return ended.name + " ended, and its exit code is lost";
   return ended.name + " exited with code " + std::to_string(ended.code);
 }

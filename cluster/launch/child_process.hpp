@@ -38,6 +38,9 @@ struct child_exit {
   bool operator==(const child_exit&) const = default;
 };
 
+/// "signal 9 (SIGKILL)"
+[[nodiscard]] std::string name_of_signal(int number);
+
 /// "stage-1 exited with code 3", "stage-1 was killed by signal 9 (SIGKILL)".
 [[nodiscard]] std::string describe(const child_exit& ended);
 

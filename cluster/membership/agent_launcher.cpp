@@ -74,7 +74,7 @@ class agent_launcher final : public node_launcher {
   std::string place_of(const std::string& name) const override;
   void expect_ends() override;
   void join(bool in_order) override;
-  void kill() override { group_->kill(); }  // agents end with their streams
+  void kill() override;
   void kill(const std::string& name) override;
   void suspend() override;
   void resume() override;
@@ -102,6 +102,7 @@ class agent_launcher final : public node_launcher {
   void show_line(session& at, const session_core::show& what);
   static void show_word(const session& at, const std::string& process, const std::string& word);
   void note_end(session& at, const child_exit& how);
+  void tell_left(std::chrono::milliseconds time) const;
 
   const process_link link_;
   const agent_settings settings_;
@@ -111,6 +112,7 @@ class agent_launcher final : public node_launcher {
   node_logs logs_;
   std::vector<node_end> losses_;  // of what was not replaced, in their order
   bool expected_ = false;         // told to end: what comes now is no failure
+  bool is_joining_ = false;       // in order: what comes now is no failure, but is told
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;
 };
@@ -303,6 +305,7 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
 /// Of an agent, and so of its processes.
 void agent_launcher::note_loss(session& at, const error& why) {
   for (const auto& process : at.what.processes) show_word(at, process, at.words.take(process));
+  if (is_joining_) log::warning(why.text);
   if (expected_) return;
   if (at.cores == 0 && losses_.empty())
     losses_.push_back({{}, why});  // it has not begun
@@ -417,11 +420,35 @@ void agent_launcher::join(bool in_order) {
     return std::ranges::all_of(sessions_,
                                [](const auto& each) { return each->core.processes().empty(); });
   };
-  if (patient) changed_.wait_for(lock, actors::usual_deadlines.end, idle);
+  if (patient) {
+    is_joining_ = true;
+    for (const auto& each : sessions_) each->core.expect_ends(clock::now());
+    changed_.wait_for(lock, actors::usual_deadlines.end, idle);
+    is_joining_ = false;
+  }
   for (const auto& each : sessions_) perform(*each, each->core.end(patient ? grace : 0s));
   lock.unlock();
   const auto most = patient ? grace + agents_end : std::chrono::milliseconds(agents_end);
-  if (!group_->wait(most)) group_->terminate_all(0ms);
+  if (group_->wait(most)) return;
+  tell_left(most);
+  group_->terminate_all(0ms);
+}
+
+/// Agents that have not ended, though they were told to.
+void agent_launcher::tell_left(std::chrono::milliseconds time) const {
+  const std::lock_guard lock(mutex_);
+  if (settings_.watch.arguments) return;
+  for (const auto& each : sessions_)
+    if (!each->core.is_over()) log::warning(each->core.words_on_left(time));
+}
+
+/// Agents end with their streams.
+void agent_launcher::kill() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_joining_ = false;
+  }
+  group_->kill();
 }
 
 void agent_launcher::kill(const std::string& name) {

@@ -162,12 +162,17 @@ class agent {
     if (ready[3].revents != 0) {
       signalfd_siginfo which{};
       [[maybe_unused]] const auto taken = ::read(signals_.get(), &which, sizeof which);
-      if (which.ssi_signo == SIGUSR1 || which.ssi_signo == SIGUSR2)
-        return perform(core_.signalled(static_cast<int>(which.ssi_signo)));
-      perform(seal_ && which.ssi_signo == SIGTERM
-                  ? core_.asked_to_end(clock::now())
-                  : core_.cut_off("a signal asked this agent to end"));
+      signalled(static_cast<int>(which.ssi_signo));
     }
+  }
+
+  void signalled(int number) {
+    if (number == SIGUSR1 || number == SIGUSR2)
+      perform(core_.signalled(number));
+    else if (seal_ && number == SIGTERM)
+      perform(core_.asked_to_end(clock::now()));
+    else
+      perform(core_.asked_by(number));
   }
 
   void read_order(std::string_view line) {

@@ -1,5 +1,7 @@
 #include "cluster/launch/agents/agent_core.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -56,11 +58,18 @@ agent_core::effects agent_core::obey(const agent_order& order) {
 
 agent_core::effects agent_core::cut_off(const std::string& why) {
   if (ending_ && ending_->empty() && running_.empty()) return leave_if_done();
-  return end(milliseconds{0}, why);
+  effects out;
+  if (begun_ && !ending_) out.emplace_back(tell{events::ends{why}});
+  std::ranges::move(end(milliseconds{0}, why), std::back_inserter(out));
+  return out;
+}
+
+agent_core::effects agent_core::asked_by(int signal) {
+  return cut_off(name_of_signal(signal) + " asked it to end");
 }
 
 agent_core::effects agent_core::asked_to_end(time_point now) {
-  if (!begun_) return cut_off("a signal asked this agent to end");
+  if (!begun_) return asked_by(SIGTERM);
   if (ending_) return {};
   if (!asked_) asked_ = now;
   return {tell{events::asked_to_end{}}};
@@ -119,7 +128,7 @@ agent_core::effects agent_core::tick(time_point now) {
   if (suspended_ || stood_still) last_heard_ = now;
   if (asked_ && stood_still) asked_ = now;
   if (asked_ && now - *asked_ > answer_time)
-    return cut_off("a signal asked this agent to end, and its launcher is gone");
+    return cut_off(name_of_signal(SIGTERM) + " asked it to end, and its launcher is gone");
   if (now - last_heard_ > silence_) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last_heard_);
     return cut_off("nothing heard from the launcher for " + std::to_string(seconds.count()) + " s");

@@ -65,8 +65,11 @@ class agent_core {
   [[nodiscard]] effects begin();
   /// A line of the launcher's.
   [[nodiscard]] effects heard(std::string_view line, time_point now);
-  /// The launcher's stream is at its end, or a signal asks the agent to end.
+  /// The launcher's stream is at its end. The launcher is told before the processes end, if it
+  /// still listens.
   [[nodiscard]] effects cut_off(const std::string& why);
+  /// The same where a signal asks the agent to end.
+  [[nodiscard]] effects asked_by(int signal);
   /// A scheduler asks all processes of its job to end. The launcher is told, and decides.
   [[nodiscard]] effects asked_to_end(time_point now);
   /// SIGUSR1 or SIGUSR2, which asks for no end. The launcher is told.

@@ -59,6 +59,7 @@ std::optional<agent_event> event_of(const std::string& is, const json& what) {
                          what.at("cores").get<std::uint32_t>(),
                          what.at("memory_bytes").get<std::uint64_t>()};
   if (is == "signalled") return events::signalled{what.at("signal").get<int>()};
+  if (is == "ends") return events::ends{what.at("why").get<std::string>()};
   if (is == "started") return events::started{name()};
   if (is == "refused") return events::refused{name(), what.at("why").get<std::string>()};
   if (is == "line")
@@ -140,6 +141,9 @@ std::string encode(const agent_event& event) {
                      },
                      [](const events::signalled& what) {
                        return json{{"is", "signalled"}, {"signal", what.signal}};
+                     },
+                     [](const events::ends& what) {
+                       return json{{"is", "ends"}, {"why", what.why}};
                      },
                  },
                  event));

@@ -137,13 +137,19 @@ struct signalled {
   bool operator==(const signalled&) const = default;
 };
 
+/// Something ends the agent, which ends its processes: how they end follows from that.
+struct ends {
+  std::string why;  ///< "signal 2 (SIGINT) asked it to end"
+  bool operator==(const ends&) const = default;
+};
+
 }  // namespace events
 
 using agent_order = std::variant<orders::begin, orders::start, orders::kill, orders::suspend,
                                  orders::resume, orders::alive, orders::end>;
 using agent_event =
     std::variant<events::hello, events::started, events::refused, events::line, events::ended,
-                 events::alive, events::asked_to_end, events::signalled>;
+                 events::alive, events::asked_to_end, events::signalled, events::ends>;
 
 /// One line, without its newline. Bytes that are no UTF-8 are replaced.
 [[nodiscard]] std::string encode(const agent_order& order);

@@ -1,5 +1,6 @@
 #include "cluster/launch/agents/session_core.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe::cluster {
@@ -9,6 +10,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t most_lines = 60;  // that are kept to explain an end
 constexpr std::size_t most_quoted = 120;
+constexpr milliseconds usual_word_at_end{1500};  // an agent says each second that it is alive
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;
@@ -96,6 +98,9 @@ session_core::effects session_core::heard_event(std::string_view line) {
   if (std::holds_alternative<events::asked_to_end>(*event))
     return {send{orders::alive{}}, asked_to_end{}};
   if (const auto* got = std::get_if<events::signalled>(&*event)) return {signalled{got->signal}};
+  if (const auto* last = std::get_if<events::ends>(&*event))
+    return lose(errc::peer_lost, place_.text() + ": its agent has ended: " + last->why +
+                                     "; its processes are ended with it");
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
     return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};
@@ -147,12 +152,14 @@ session_core::effects session_core::ended(const child_exit& how) {
     auto why = explain_start(place_, how, errors_, shell_out_);
     return lose(why.code, std::move(why.text));
   }
-  const std::string carrier =
-      place_.host.empty() ? "its agent" : "its agent, or the " + place_.carrier + " to it,";
   child_exit named = how;
-  named.name = carrier;
+  named.name = carrier();
   return lose(errc::peer_lost,
               place_.text() + ": " + describe(named) + "; its processes are ended with it");
+}
+
+std::string session_core::carrier() const {
+  return place_.host.empty() ? "its agent" : "its agent, or the " + place_.carrier + " to it,";
 }
 
 session_core::effects session_core::tick(time_point now) {
@@ -164,9 +171,34 @@ session_core::effects session_core::tick(time_point now) {
   if (quiet > silence_)
     return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +
                                      seconds_of(quiet) + "; its processes end by themselves");
+  if (ends_expected_ && !processes_.empty())
+    if (auto what = tick_at_end(now); !what.empty()) return what;
   if (now - last_told_ < interval_of_words(silence_)) return {};
   last_told_ = now;
   return {send{orders::alive{}}};
+}
+
+session_core::effects session_core::tick_at_end(time_point now) {
+  const auto quiet = std::min(now - last_heard_, now - *ends_expected_);
+  if (quiet > most_quiet_at_end)
+    return lose(errc::timed_out, place_.text() + ": " + carrier() + " has not answered for " +
+                                     seconds_of(most_quiet_at_end) + " at the end of the run; " +
+                                     fate_of_left());
+  if (quiet < usual_word_at_end || std::exchange(told_quiet_end_, true)) return {};
+  return {wait{place_.text() + ": " + carrier() +
+               " does not answer; at the end of the run it is waited for " +
+               seconds_of(most_quiet_at_end) + " at most"}};
+}
+
+std::string session_core::words_on_left(milliseconds time) const {
+  return place_.text() + ": " + carrier() + " has not ended within " + seconds_of(time) + "; " +
+         fate_of_left();
+}
+
+/// Ours is killed, and the kernel kills what it has started.
+std::string session_core::fate_of_left() const {
+  if (place_.host.empty()) return "it is killed, and its processes with it";
+  return "its processes may be left there, and end by themselves once it goes on";
 }
 
 session_core::effects session_core::tick_before(milliseconds quiet) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -87,6 +88,9 @@ class session_core {
 
   /// An agent that is well has answered by then.
   static constexpr std::chrono::seconds usual_start{2};
+  /// Of an agent whose processes are to end: processes that take longer are waited for, but an
+  /// agent that is well says each second that it is alive.
+  static constexpr std::chrono::seconds most_quiet_at_end{5};
 
   session_core(agent_place place, std::chrono::milliseconds silence,
                std::chrono::milliseconds patience, time_point now);
@@ -106,8 +110,13 @@ class session_core {
   [[nodiscard]] effects start(orders::start what);
   /// Our own process has stood still, as its agents have been told, and goes on.
   [[nodiscard]] effects resume(time_point now);
+  /// The processes have been told to end, which the agent is to report: where it says nothing at
+  /// all, the user hears that after a second, and it is given up after `most_quiet_at_end`.
+  void expect_ends(time_point now) noexcept { ends_expected_ = now; }
   /// Nothing more is wanted of the agent: its end is in order from here on.
   [[nodiscard]] effects end(std::chrono::milliseconds grace);
+  /// That the agent, told to end, has not done so for so long, and is left; for the user.
+  [[nodiscard]] std::string words_on_left(std::chrono::milliseconds time) const;
 
   [[nodiscard]] bool is_ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool is_over() const noexcept { return state_ == state::over; }
@@ -122,6 +131,9 @@ class session_core {
   [[nodiscard]] effects heard_first(const agent_event& first);
   [[nodiscard]] effects heard_before(output_stream stream, std::string_view line);
   [[nodiscard]] effects tick_before(std::chrono::milliseconds quiet);
+  [[nodiscard]] effects tick_at_end(time_point now);
+  [[nodiscard]] std::string carrier() const;
+  [[nodiscard]] std::string fate_of_left() const;
   [[nodiscard]] effects lose(errc code, std::string why);
 
   const agent_place place_;
@@ -133,6 +145,8 @@ class session_core {
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;
+  std::optional<time_point> ends_expected_;  // since when
+  bool told_quiet_end_ = false;
   std::deque<std::string> shell_out_;  // what came before the agent's first line
   std::deque<std::string> errors_;     // the last lines of standard error
   std::set<std::string> processes_;

@@ -92,7 +92,8 @@ TEST_CASE("a node's environment, working folder and threads reach its stages") {
 }
 
 TEST_CASE("a launcher or an agent that is killed takes everything with it") {
-  for (const bool kill_launcher : {true, false}) {
+  for (const int ends_agent : {0, SIGKILL, SIGINT}) {
+    const bool kill_launcher = ends_agent == 0;
     const scratch_folder folder;
     const auto steps = folder / "steps";
     const auto file =
@@ -109,7 +110,7 @@ TEST_CASE("a launcher or an agent that is killed takes everything with it") {
             all.push_back(agent);
             for (const auto stage : children_of(agent)) all.push_back(stage);
           }
-          kill(kill_launcher ? trainer : agents.front(), SIGKILL);
+          kill(kill_launcher ? trainer : agents.front(), kill_launcher ? SIGKILL : ends_agent);
         });
     INFO(outcome.err);
     CHECK(all.size() == 4);
@@ -119,7 +120,9 @@ TEST_CASE("a launcher or an agent that is killed takes everything with it") {
     } else {
       CHECK(outcome.code == 1);
       CHECK_THAT(outcome.last_line(),
-                 ContainsSubstring("its agent was killed by signal 9 (SIGKILL)"));
+                 ContainsSubstring(ends_agent == SIGKILL
+                                       ? "its agent was killed by signal 9 (SIGKILL)"
+                                       : "its agent has ended: signal 2 (SIGINT) asked it to end"));
     }
   }
 }

@@ -148,17 +148,17 @@ TEST_CASE("The secret of a launch is in no argument and no environment of any ho
 TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host in two seconds") {
   skip_without_hosts();
   const std::string victim =
-      GENERATE(as<std::string>{}, "launcher", "ssh", "agent", "sshd", "stage-1");
+      GENERATE(as<std::string>{}, "launcher", "ssh", "agent", "agent by SIGINT", "sshd", "stage-1");
   INFO(victim);
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps"));
   bool killed = false;
-  const auto kill_one = [&](const test_host& host, const std::string& word) {
+  const auto kill_one = [&](const test_host& host, const std::string& word, int by = SIGKILL) {
     const auto found = host.processes_with(word);
     INFO(word << "\n" << told(host.processes()));
     REQUIRE_FALSE(found.empty());
-    kill(found.front().pid, SIGKILL);
+    kill(found.front().pid, by);
   };
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
@@ -168,6 +168,7 @@ TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host 
         if (victim == "launcher") kill_one(hosts.home(), "--config");
         if (victim == "ssh") kill_one(hosts.home(), hosts.at(1).address());
         if (victim == "agent") kill_one(hosts.at(1), "--agent");
+        if (victim == "agent by SIGINT") kill_one(hosts.at(1), "--agent", SIGINT);
         if (victim == "sshd") {
           for (const auto& each : hosts.at(1).processes_with("sshd")) kill(each.pid, SIGKILL);
         }
@@ -182,6 +183,55 @@ TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host 
   if (victim == "stage-1")
     CHECK_THAT(outcome.last_line(),
                ContainsSubstring("stage-1 on node beta (10.77.0.3) was killed by signal 9"));
+  if (victim == "agent by SIGINT")
+    CHECK_THAT(outcome.last_line(),
+               ContainsSubstring("node beta (10.77.0.3): its agent has ended: signal 2 (SIGINT) "
+                                 "asked it to end; its processes are ended with it"));
+}
+
+TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta", "gamma"});
+  auto run = small_run(hosts / "weights.safetensors");
+  run.replace(run.find("stages = 2"), 10, "stages = 3");
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts, "silence = 60\n") + node_tables(hosts, 3) + run);
+  std::vector<pid_t> stopped;
+  const auto stop_all = [&](const test_host& host, const std::string& word) {
+    const auto found = host.processes_with(word);
+    INFO(word << "\n" << told(host.processes()));
+    CHECK_FALSE(found.empty());
+    for (const auto& each : found) {
+      stopped.push_back(each.pid);
+      kill(each.pid, SIGSTOP);
+    }
+  };
+  auto first_word = std::chrono::steady_clock::time_point::max();
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        if (line.find("does not answer") != std::string_view::npos)
+          first_word = std::min(first_word, std::chrono::steady_clock::now());
+        if (!stopped.empty() || line.find("-> stage-2") == std::string_view::npos) return;
+        stop_all(hosts.at(0), "--agent");
+        stop_all(hosts.at(1), "sshd");
+        stop_all(hosts.home(), hosts.at(2).address());
+      });
+  const auto waited = std::chrono::steady_clock::now() - first_word;
+  for (const auto each : stopped) kill(each, SIGCONT);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(waited < 7s);
+  CHECK_FALSE(bytes_of(hosts / "weights.safetensors").empty());
+  for (const auto* node : {"alpha (10.77.0.2)", "beta (10.77.0.3)", "gamma (10.77.0.4)"}) {
+    const auto named = "node " + std::string(node) + ": its agent, or the ssh to it, ";
+    CHECK_THAT(outcome.err, ContainsSubstring(named + "does not answer; at the end of the run it "
+                                                      "is waited for 5 s at most"));
+    CHECK_THAT(outcome.err, ContainsSubstring("warning: " + named +
+                                              "has not answered for 5 s at "
+                                              "the end of the run; its "
+                                              "processes may be left there"));
+  }
+  check_nothing_left(hosts, 3);
 }
 
 TEST_CASE("A stage that falls silent while it is built is said with its node and host") {

@@ -10,70 +10,17 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/launch/agents/agent_core.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
-#include "cluster/launch/agents/session_core.hpp"
 #include "cluster/membership/log_end.hpp"
+#include "tests/unit/cluster/agents_fixture.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace troupe::cluster;
+using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
-
-using time_point = agent_core::time_point;
-const time_point begin_of_time{};
-
-const events::hello who{.build = "b1", .host = "beta", .cores = 2, .memory_bytes = 1 << 30};
-
-/// An agent that its launcher has greeted.
-agent_core begun_agent() {
-  agent_core agent(who, begin_of_time);
-  CHECK(agent.begin() == agent_core::effects{agent_core::tell{who}});
-  CHECK(agent.heard(encode(agent_order(orders::begin{1000})), begin_of_time).empty());
-  return agent;
-}
-
-orders::start start_of(const std::string& name) {
-  return {name, {"--join", "x"}, {{"A", "b"}}, "/tmp", "00ff"};
-}
-
-/// Has the agent start a process.
-void run(agent_core& agent, const std::string& name) {
-  const auto order = start_of(name);
-  CHECK(agent.heard(encode(agent_order(order)), begin_of_time) ==
-        agent_core::effects{agent_core::launch{order}});
-  CHECK(agent.started(name) == agent_core::effects{agent_core::tell{events::started{name}}});
-}
-
-template <class Effect, class Effects>
-const Effect* find(const Effects& all) {
-  for (const auto& each : all)
-    if (const auto* found = std::get_if<Effect>(&each)) return found;
-  return nullptr;
-}
-
-const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer", "ssh", "/opt/own"};
-
-session_core new_session() {
-  return {beta, 1000ms, 5000ms, begin_of_time};
-}
-
-session_core ready_session() {
-  auto session = new_session();
-  CHECK(session.heard(output_stream::out, magic_line(), begin_of_time).empty());
-  const auto answer = session.heard(output_stream::out, encode(agent_event(who)), begin_of_time);
-  CHECK(answer ==
-        session_core::effects{session_core::send{orders::begin{1000}}, session_core::ready{who}});
-  CHECK(session.is_ready());
-  return session;
-}
-
-std::string reason(const session_core::effects& all) {
-  const auto* lost = find<session_core::lost>(all);
-  return lost == nullptr ? "not lost" : lost->why.text;
-}
 
 }  // namespace
 
@@ -95,7 +42,8 @@ TEST_CASE("every order and event comes back from its line as it was") {
       events::ended{"stage-0", 12, 3, 0},
       events::alive{},
       events::asked_to_end{},
-      events::signalled{10}};
+      events::signalled{10},
+      events::ends{"signal 2 (SIGINT) asked it to end"}};
   for (const auto& each : some_events) {
     const auto line = encode(each);
     INFO(line);
@@ -150,20 +98,11 @@ TEST_CASE("an agent refuses a second process of one name and kills one by name")
   CHECK(agent.heard(encode(agent_order(orders::kill{"stage-1"})), begin_of_time).empty());
 }
 
-TEST_CASE("an agent ends its processes and then itself, as its launcher says") {
-  auto agent = begun_agent();
-  run(agent, "stage-0");
-  CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time) ==
-        agent_core::effects{agent_core::end_all{500ms}});
-  const auto last = agent.ended({"stage-0", 5, 0, 0});
-  REQUIRE(find<agent_core::leave>(last) != nullptr);
-  CHECK(find<agent_core::leave>(last)->why.empty());
-}
-
 TEST_CASE("an agent whose launcher breaks off kills its processes at once") {
   auto agent = begun_agent();
   run(agent, "stage-0");
-  CHECK(agent.cut_off("gone") == agent_core::effects{agent_core::end_all{0ms}});
+  CHECK(agent.cut_off("gone") ==
+        agent_core::effects{agent_core::tell{events::ends{"gone"}}, agent_core::end_all{0ms}});
   const auto last = agent.ended({"stage-0", 5, 0, 9});
   REQUIRE(find<agent_core::leave>(last) != nullptr);
   CHECK(find<agent_core::leave>(last)->why == "gone");
@@ -295,14 +234,6 @@ TEST_CASE("a session forwards lines, notes ends and loses its agent once") {
   CHECK(session.tick(begin_of_time + 1h).empty());
 }
 
-TEST_CASE("a session that is told to end takes the agent's end for order") {
-  auto session = ready_session();
-  CHECK(session.end(1s) == session_core::effects{session_core::send{orders::end{1000}}});
-  CHECK(session.end(1s).empty());
-  CHECK(session.ended({"beta", 4, 0, 0}).empty());
-  CHECK(session.is_over());
-}
-
 TEST_CASE("a session says what its login shell prints, and goes on") {
   auto session = new_session();
   CHECK(session.heard(output_stream::out, "Welcome to beta!", begin_of_time).empty());
@@ -369,17 +300,6 @@ TEST_CASE("a session says once, and soon, that it waits for an agent, and for wh
   auto ready = ready_session();
   now = begin_of_time;
   CHECK(waits(ready).empty());
-}
-
-TEST_CASE("a session gives up an agent that does not end what it is to end") {
-  auto session = ready_session();
-  CHECK(session.start(start_of("stage-1")).size() == 1);
-  CHECK(session.processes().contains("stage-1"));
-  CHECK_THAT(reason(session.has_not_ended("stage-1", 3s)),
-             ContainsSubstring("node beta (10.0.0.2): its agent has not ended stage-1 within 3 s"));
-  CHECK(session.is_over());
-  CHECK(session.processes().empty());
-  CHECK(session.has_not_ended("stage-1", 3s).empty());
 }
 
 TEST_CASE("what ssh says is told with host, meaning and remedy") {

@@ -1,0 +1,140 @@
+// How an agent ends, and what its launcher says of one that does not, or is ended by somebody else.
+
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/unit/cluster/agents_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+
+/// What a session says, and why it is lost, as time passes in which its agent says nothing.
+std::vector<std::string> told_in_silence(session_core& session, time_point& now,
+                                         std::chrono::milliseconds time) {
+  std::vector<std::string> told;
+  for (const auto end = now + time; now < end;) {
+    const auto effects = session.tick(now += 100ms);
+    if (const auto* said = find<session_core::wait>(effects)) told.push_back(said->text);
+    if (const auto* lost = find<session_core::lost>(effects)) told.push_back(lost->why.text);
+  }
+  return told;
+}
+
+session_core patient_session(agent_place place = beta) {
+  session_core session(std::move(place), 60s, 5s, begin_of_time);
+  CHECK(session.heard(output_stream::out, magic_line(), begin_of_time).empty());
+  CHECK_FALSE(session.heard(output_stream::out, encode(agent_event(who)), begin_of_time).empty());
+  CHECK_FALSE(session.start(start_of("stage-1")).empty());
+  return session;
+}
+
+}  // namespace
+
+TEST_CASE("an agent ends its processes and then itself, as its launcher says") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time) ==
+        agent_core::effects{agent_core::end_all{500ms}});
+  const auto last = agent.ended({"stage-0", 5, 0, 0});
+  REQUIRE(find<agent_core::leave>(last) != nullptr);
+  CHECK(find<agent_core::leave>(last)->why.empty());
+}
+
+TEST_CASE("a session that is told to end takes the agent's end for order") {
+  auto session = ready_session();
+  CHECK(session.end(1s) == session_core::effects{session_core::send{orders::end{1000}}});
+  CHECK(session.end(1s).empty());
+  CHECK(session.ended({"beta", 4, 0, 0}).empty());
+  CHECK(session.is_over());
+}
+
+TEST_CASE("a session gives up an agent that does not end what it is to end") {
+  auto session = ready_session();
+  CHECK(session.start(start_of("stage-1")).size() == 1);
+  CHECK(session.processes().contains("stage-1"));
+  CHECK_THAT(reason(session.has_not_ended("stage-1", 3s)),
+             ContainsSubstring("node beta (10.0.0.2): its agent has not ended stage-1 within 3 s"));
+  CHECK(session.is_over());
+  CHECK(session.processes().empty());
+  CHECK(session.has_not_ended("stage-1", 3s).empty());
+}
+
+TEST_CASE("an agent that a signal ends says so before its processes end") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  const std::string why = "signal 2 (SIGINT) asked it to end";
+  CHECK(agent.asked_by(SIGINT) ==
+        agent_core::effects{agent_core::tell{events::ends{why}}, agent_core::end_all{0ms}});
+  CHECK(agent.asked_by(SIGINT) == agent_core::effects{agent_core::end_all{0ms}});
+  const auto last = agent.ended({"stage-0", 5, 0, SIGKILL});
+  REQUIRE(find<agent_core::leave>(last) != nullptr);
+  CHECK(find<agent_core::leave>(last)->why == why);
+  agent_core unbegun(who, begin_of_time);
+  CHECK(find<agent_core::tell>(unbegun.asked_by(SIGHUP)) == nullptr);
+  agent_core sealed(who, begin_of_time);  // whose launcher has not begun
+  CHECK(find<agent_core::leave>(sealed.asked_to_end(begin_of_time)) != nullptr);
+}
+
+TEST_CASE("a session whose agent is ended by a signal says that, and not what it did to a stage") {
+  auto session = ready_session();
+  CHECK_FALSE(session.start(start_of("stage-1")).empty());
+  const auto event = [&](const agent_event& what) {
+    return session.heard(output_stream::out, encode(what), begin_of_time);
+  };
+  CHECK(reason(event(events::ends{"signal 2 (SIGINT) asked it to end"})) ==
+        "node beta (10.0.0.2): its agent has ended: signal 2 (SIGINT) asked it to end; its "
+        "processes are ended with it");
+  CHECK(event(events::ended{"stage-1", 7, 0, SIGKILL}).empty());
+  CHECK(session.processes().empty());
+}
+
+TEST_CASE("at the end of a run an agent that says nothing is told of, and soon given up") {
+  auto session = patient_session();
+  auto now = begin_of_time;
+  CHECK(told_in_silence(session, now, 3s).empty());  // it may be busy
+  session.expect_ends(now);
+  CHECK(told_in_silence(session, now, 1400ms).empty());
+  CHECK(told_in_silence(session, now, 3500ms) ==
+        std::vector<std::string>{"node beta (10.0.0.2): its agent, or the ssh to it, does not "
+                                 "answer; at the end of the run it is waited for 5 s at most"});
+  CHECK(told_in_silence(session, now, 10s) ==
+        std::vector<std::string>{
+            "node beta (10.0.0.2): its agent, or the ssh to it, has not answered for 5 s at the "
+            "end of the run; its processes may be left there, and end by themselves once it goes "
+            "on"});
+  CHECK(session.is_over());
+  auto local = beta;
+  local.host.clear();
+  auto child = patient_session(local);
+  now = begin_of_time;
+  child.expect_ends(now);
+  CHECK_THAT(told_in_silence(child, now, 6s).back(),
+             ContainsSubstring("node beta: its agent has not answered for 5 s at the end of the "
+                               "run; it is killed, and its processes with it"));
+}
+
+TEST_CASE("at the end of a run an agent that is well, or has nothing to end, is waited for") {
+  auto session = patient_session();
+  auto now = begin_of_time;
+  session.expect_ends(now);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(session.heard(output_stream::out, encode(agent_event(events::alive{})), now).empty());
+    CHECK(told_in_silence(session, now, 1s).empty());
+  }
+  CHECK_FALSE(
+      session.heard(output_stream::out, encode(agent_event(events::ended{"stage-1", 7, 0, 0})), now)
+          .empty());
+  CHECK(told_in_silence(session, now, 20s).empty());
+  CHECK_FALSE(session.is_over());
+  CHECK_THAT(session.words_on_left(2500ms),
+             ContainsSubstring("node beta (10.0.0.2): its agent, or the ssh to it, has not ended "
+                               "within 2 s; its processes may be left there"));
+}
