@@ -9,6 +9,7 @@ namespace troupe::cluster::doctor {
 namespace {
 
 constexpr std::uint64_t least_free_bytes = std::uint64_t{16} << 20;  // where nothing is known
+constexpr std::uint64_t least_of_lines = std::uint64_t{1} << 20;     // where little is written
 constexpr double slow_disk = 20e6;                                   // bytes a second
 
 std::string speed_text(const folder_facts& folder) {
@@ -32,6 +33,13 @@ std::uint64_t most_needed(const folder_facts& folder) {
   return all - std::min(all, folder.present_bytes);
 }
 
+/// That there must be, where it is known and where it is not.
+std::uint64_t least_free(const folder_facts& folder) {
+  if (folder.needed_bytes > 0) return folder.needed_bytes;
+  if (folder.purpose == sockets_purpose) return 0;  // a name takes no room
+  return folder.takes_little ? least_of_lines : least_free_bytes;
+}
+
 finding finding_of(const folder_facts& folder, const std::string& node) {
   const std::string what = folder.path + ", for " + folder.purpose;
   const std::string has =
@@ -50,11 +58,11 @@ finding finding_of(const folder_facts& folder, const std::string& node) {
     return of(is_certain ? severity::error : severity::warning,
               "nothing can be written in " + what + ": " + folder.error,
               "make the folder, permit this user to write there, or name another one");
-  if (folder.takes_little) return of(severity::ok, has, "");
-  if (folder.free_bytes < (folder.needed_bytes > 0 ? folder.needed_bytes : least_free_bytes))
+  if (folder.free_bytes < least_free(folder))
     return of(folder.needed_bytes > 0 ? severity::error : severity::warning,
               has + (folder.needed_bytes > 0 ? needs : "; it is full"),
               "make room there, or name a folder of another disk");
+  if (folder.takes_little) return of(severity::ok, has, "");
   if (folder.free_bytes < most_needed(folder))
     return of(severity::warning, has + needs + ": later checkpoints find no room",
               "make room there, name a folder of another disk, or lower `keep` of [checkpoint]");
@@ -109,10 +117,9 @@ std::vector<finding> shared_disk_findings(const std::vector<patient>& nodes) {
   return out;
 }
 
-std::vector<std::uint64_t> slice_bytes_of_nodes(const std::vector<std::size_t>& places,
-                                                const slice_sizes& sizes, std::size_t nodes) {
+std::vector<std::uint64_t> own_slice_bytes_of_nodes(const std::vector<std::size_t>& places,
+                                                    const slice_sizes& sizes, std::size_t nodes) {
   std::vector<std::uint64_t> own(nodes, 0);
-  std::vector<std::size_t> order;  // of the nodes that have stages
   const auto stages = sizes.weights.size();
   for (std::size_t place = 0; place < places.size() && stages > 0; ++place) {
     const auto stage = place % stages;
@@ -120,8 +127,16 @@ std::vector<std::uint64_t> slice_bytes_of_nodes(const std::vector<std::size_t>& 
     if (place < stages) own.at(node) += sizes.weights[stage];
     if (place < stages || sizes.state_shares > 1)
       own.at(node) += sizes.state[stage] / sizes.state_shares;
-    if (std::ranges::find(order, node) == order.end()) order.push_back(node);
   }
+  return own;
+}
+
+std::vector<std::uint64_t> slice_bytes_of_nodes(const std::vector<std::size_t>& places,
+                                                const slice_sizes& sizes, std::size_t nodes) {
+  const auto own = own_slice_bytes_of_nodes(places, sizes, nodes);
+  std::vector<std::size_t> order;  // of the nodes that have stages
+  for (const auto node : places)
+    if (std::ranges::find(order, node) == order.end()) order.push_back(node);
   auto all = own;
   if (order.size() < 2) return all;
   for (std::size_t i = 0; i < order.size(); ++i)

@@ -126,17 +126,19 @@ void add_slice_folders(tour& all, const trainer_config& config, const run_needs&
 }
 
 /// Where all hosts share the folder of checkpoints, each of them writes there.
-void add_shared_folder(tour& all, const trainer_config& config) {
+void add_shared_folder(tour& all, const trainer_config& config, const run_needs& needs) {
   const auto& kept = config.checkpoint;
   if (kept.storage != checkpoint_storage::shared || kept.dir.empty()) return;
   if (!is_over_hosts(config.cluster.launch)) return;
-  for (auto& node : all.nodes)
-    if (!node.who.stages.empty())
-      node.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
-                                    .purpose = "what its stages write of checkpoints "
-                                               "(checkpoint.dir)",
-                                    .may_be_made = true,
-                                    .takes_little = true});
+  const auto bytes = own_slice_bytes_of_nodes(all.places, needs.slices, all.nodes.size());
+  for (std::size_t i = 0; i < all.nodes.size(); ++i)
+    if (!all.nodes[i].who.stages.empty())
+      all.nodes[i].asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
+                                            .purpose = "what its stages write of checkpoints "
+                                                       "(checkpoint.dir)",
+                                            .needed_bytes = bytes[i],
+                                            .may_be_made = true,
+                                            .takes_little = true});
 }
 
 /// Open files, sockets and shared memory of the run's processes.
@@ -206,7 +208,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   }
   place_stages_in(all, config, needs);
   add_slice_folders(all, config, needs);
-  add_shared_folder(all, config);
+  add_shared_folder(all, config, needs);
   if (config.pipeline.stages_in == placement::processes) note_what_links_take(all, config);
   return all;
 }

@@ -18,9 +18,14 @@ struct slice_sizes {
   bool operator==(const slice_sizes&) const = default;
 };
 
-/// What each node keeps of one checkpoint on its own disk: the files of its stages, and copies of
-/// those of the node before it. `places`: the node of each stage, replica by replica. Only the
-/// first replica writes, but for shares of the optimizer's state.
+/// What each node writes of one checkpoint: the files of its stages. `places`: the node of each
+/// stage, replica by replica. Only the first replica writes, but for shares of the optimizer's
+/// state.
+[[nodiscard]] std::vector<std::uint64_t> own_slice_bytes_of_nodes(
+    const std::vector<std::size_t>& places, const slice_sizes& sizes, std::size_t nodes);
+
+/// What each node keeps of one checkpoint on its own disk: those files, and copies of those of the
+/// node before it.
 [[nodiscard]] std::vector<std::uint64_t> slice_bytes_of_nodes(
     const std::vector<std::size_t>& places, const slice_sizes& sizes, std::size_t nodes);
 

@@ -28,7 +28,7 @@ struct folder_facts {
   std::string place = {};           ///< The same for all paths of the folder on this machine.
   std::string disk = {};            ///< The same for all folders of a file system of this machine.
   std::uint64_t free_bytes = 0;     ///< For this user.
-  bool takes_little = false;        ///< Names or a few lines: room and speed do not count.
+  bool takes_little = false;        ///< Its speed does not count; names or lines, or known needs.
   double bytes_per_second = 0;      ///< Written and synced; 0: not measured.
   std::string error = {};           ///< Why nothing can be written there; empty: it can.
 

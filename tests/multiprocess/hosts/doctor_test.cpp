@@ -266,6 +266,10 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
   };
   mount(hosts.home(), "1m", saved);
   mount(hosts.at(1), "1m", worked);
+  const auto logs = hosts / "logs", kept = hosts / "kept";
+  for (const auto& each : {logs, kept}) std::filesystem::create_directory(each);
+  mount(hosts.home(), "4k", logs);
+  mount(hosts.at(0), "4k", kept);
   mount(hosts.at(1), "1m", "/sys/class");
   REQUIRE(hosts.at(1)
               .run({"/bin/sh", "-c",
@@ -273,26 +277,30 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
                     "/sys/class/infiniband/mlx5_0/ports/1 && echo '4: ACTIVE' > state && echo "
                     "InfiniBand > link_layer && echo '100 Gb/sec (4X EDR)' > rate"})
               .code == 0);
-  const auto file = write_config(hosts / "run.toml",
-                                 ssh_cluster(hosts) +
-                                     node_table("alpha", hosts.at(0).address(), "threads = 30\n") +
-                                     node_table("beta", hosts.at(1).address(),
-                                                "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
-                                                "\"]\nworking_folder = \"" +
-                                                    worked.string() + "\"\n") +
-                                     small_run(saved / "weights.safetensors"));
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts, "logs = \"" + logs.string() + "\"\n") +
+                              node_table("alpha", hosts.at(0).address(), "threads = 30\n") +
+                              node_table("beta", hosts.at(1).address(),
+                                         "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
+                                         "\"]\nworking_folder = \"" +
+                                             worked.string() + "\"\n") +
+                              small_run(saved / "weights.safetensors") + "[checkpoint]\ndir = \"" +
+                              kept.string() + "\"\n");
   const auto outcome = doctor(hosts.home(), file);
   INFO(outcome.err);
   INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "trainer", "disk", saved.string(), "1.0 MiB free", "needs 4"});
+  expect_line(outcome,
+              {"warning", "trainer", "disk", logs.string(), "(cluster.logs)", "it is full"});
+  expect_line(outcome, {"error", "alpha", "disk", kept.string(), "(checkpoint.dir)", "; needs "});
   expect_line(outcome, {"warning", "beta", "disk", worked.string(), "it is full"});
   expect_line(outcome, {"warning", "beta", "fabric", "InfiniBand mlx5_0:1 (100 Gb/sec (4X EDR))",
                         "is left unused: the network is sealed"});
   expect_line(outcome, {"warning", "beta", "clock", "24.0 hours ahead of the trainer's (within "});
   expect_line(outcome, {"warning", "alpha", "cores", "30 threads together"});
   expect_line(outcome, {"ok", "alpha -> beta", "sealed tcp"});
-  CHECK_THAT(outcome.out, ContainsSubstring("1 error, "));
+  CHECK_THAT(outcome.out, ContainsSubstring("2 errors, "));
   expect_nothing_left(hosts);
 }
 

@@ -230,6 +230,17 @@ TEST_CASE("A full, closed or slow folder is said with its purpose") {
            folder.free_bytes = mebibyte;
          }),
          severity::warning, "disk", "1.0 MiB free, written at 191 MiB/s; it is full");
+  const folder_facts lines{.path = "/logs",
+                           .purpose = "the lines of each node",
+                           .may_be_made = true,
+                           .free_bytes = 4096,
+                           .takes_little = true};
+  const auto full = found_of_folder(lines, [](folder_facts&) {});
+  expect(full, severity::warning, "disk",
+         "/logs, for the lines of each node: 4.0 KiB free; it is full");
+  CHECK_THAT(full.remedy, ContainsSubstring("make room there, or name a folder of another disk"));
+  expect(found_of_folder(lines, [](folder_facts& folder) { folder.needed_bytes = mebibyte; }),
+         severity::error, "disk", "4.0 KiB free; needs 1.0 MiB");
   auto node = healthy();
   node.facts->folders = {fine};
   CHECK(worst_of(host_findings(node, true)) == severity::ok);
