@@ -1,12 +1,15 @@
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "engine/checksums/file_digest.hpp"
 #include "engine/state/mapped_file.hpp"
+#include "messages/base/bad_json.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -25,6 +28,49 @@ constexpr const char* holds_state = "state";
 
 tl::unexpected<error> bad(std::string text) {
   return fail(errc::bad_data, std::move(text));
+}
+
+tl::unexpected<error> no_manifest(const std::string& why) {
+  return bad("is no manifest: it " + why);
+}
+
+/// What a member is to be, of which JSON has fewer kinds.
+template <class Value>
+constexpr const char* kind_of = nullptr;
+template <>
+constexpr const char* kind_of<int> = "a whole number";
+template <>
+constexpr const char* kind_of<std::uint32_t> = "a whole number";
+template <>
+constexpr const char* kind_of<std::uint64_t> = "a whole number";
+template <>
+constexpr const char* kind_of<double> = "a number";
+template <>
+constexpr const char* kind_of<std::string> = "a text";
+template <>
+constexpr const char* kind_of<std::vector<std::string>> = "a list of texts";
+template <>
+constexpr const char* kind_of<std::map<std::string, std::string>> = "a table of texts";
+template <>
+constexpr const char* kind_of<json::object_t> = "a table";
+
+/// Takes a member of a table, whose name in the manifest is `of` ("files.w."; empty: the manifest).
+template <class Value>
+result<void> take(const json& from, const std::string& of, const char* key, Value& into) {
+  const auto found = from.find(key);  // none where that is no table
+  const auto name = "\"" + of + key + "\"";
+  if (found == from.end()) return no_manifest("has no " + name);
+  bool fits = true;
+  if constexpr (std::is_integral_v<Value>)
+    fits = found->is_number_unsigned() &&
+           found->get<std::uint64_t>() <=
+               static_cast<std::uint64_t>(std::numeric_limits<Value>::max());
+  try {
+    if (fits) into = found->get<Value>();
+    if (fits) return {};
+  } catch (const json::exception&) {  // of another kind, as below
+  }
+  return no_manifest("says of " + name + " what is not " + kind_of<Value>);
 }
 
 json to_json(const checkpoint_manifest::file& file, bool of_two_files) {
@@ -46,23 +92,33 @@ int format_of(const checkpoint_manifest& manifest) {
   return manifest.is_on_hosts() ? newest_format : format_beside;
 }
 
-result<checkpoint_manifest::file> to_file(const std::string& name, const json& from, int format) {
-  using tensor_sums = std::map<std::string, std::string>;
+/// Of a checkpoint of two files.
+result<checkpoint_manifest::file> to_one_of_two(const std::string& name, const json& from) {
+  const auto of = "files." + name + ".";
   checkpoint_manifest::file made;
-  made.sums.bytes = from.at("bytes").get<std::uint64_t>();
-  if (format == format_of_two_files) {
-    made.holds = name == checkpoint_weights_name ? contents::weights : contents::state;
-    made.whole = from.at("blake2b").get<std::string>();
-    if (from.contains("tensors")) made.sums.tensors = from.at("tensors").get<tensor_sums>();
-    return made;
-  }
-  const auto holds = from.at("holds").get<std::string>();
+  made.holds = name == checkpoint_weights_name ? contents::weights : contents::state;
+  return take(from, of, "bytes", made.sums.bytes)
+      .and_then([&] { return take(from, of, "blake2b", made.whole); })
+      .and_then([&] {
+        const bool has_tensors = from.contains("tensors");
+        return has_tensors ? take(from, of, "tensors", made.sums.tensors) : result<void>();
+      })
+      .map([&] { return std::move(made); });
+}
+
+result<checkpoint_manifest::file> to_file(const std::string& name, const json& from, int format) {
+  const auto of = "files." + name + ".";
+  checkpoint_manifest::file made;
+  std::string holds;
+  auto taken = take(from, of, "bytes", made.sums.bytes)
+                   .and_then([&] { return take(from, of, "holds", holds); })
+                   .and_then([&] { return take(from, of, "header", made.sums.header); })
+                   .and_then([&] { return take(from, of, "tensors", made.sums.tensors); });
+  if (taken && format == newest_format) taken = take(from, of, "hosts", made.hosts);
+  if (!taken) return tl::unexpected(taken.error());
   if (holds != holds_weights && holds != holds_state)
     return bad("says that '" + name + "' holds '" + holds + "', and not weights or state");
   made.holds = holds == holds_weights ? contents::weights : contents::state;
-  made.sums.header = from.at("header").get<std::string>();
-  made.sums.tensors = from.at("tensors").get<tensor_sums>();
-  if (format == newest_format) made.hosts = from.at("hosts").get<std::vector<std::string>>();
   if (format == newest_format && made.hosts.empty()) return bad("names no host with " + name);
   return made;
 }
@@ -99,15 +155,65 @@ result<void> check_weights(const checkpoint_manifest& of) {
   return bad("names no file with tensor \"" + *left.begin() + "\", a weight of the model");
 }
 
-result<void> take_files(checkpoint_manifest& into, const json& files, int format) {
-  for (const auto& [name, each] : files.get_ref<const json::object_t&>()) {
+result<void> take_files(checkpoint_manifest& into, const json& manifest, int format) {
+  json::object_t files;
+  if (auto taken = take(manifest, "", "files", files); !taken) return taken;
+  for (const auto& [name, each] : files) {
     if (!is_plain_name(name))
       return bad("says '" + name + "', which is no name of a checkpoint's file");
-    auto file = to_file(name, each, format);
+    auto file =
+        format == format_of_two_files ? to_one_of_two(name, each) : to_file(name, each, format);
     if (!file) return tl::unexpected(file.error());
     into.files[name] = std::move(*file);
   }
   return check_weights(into);
+}
+
+result<void> take_scaler(checkpoint_manifest& into, const json& manifest) {
+  const auto kept = manifest.find("loss_scale");
+  if (kept == manifest.end()) return {};
+  auto& scaler = into.scaler.emplace();
+  return take(*kept, "loss_scale.", "scale", scaler.scale).and_then([&] {
+    return take(*kept, "loss_scale.", "applied", scaler.applied);
+  });
+}
+
+result<void> take_slices(checkpoint_manifest& into, const json& manifest) {
+  return take(manifest, "", "slices", into.slices).and_then([&]() -> result<void> {
+    if (is_plain_name(into.slices)) return {};
+    return bad("says '" + into.slices + "', which is no name of a folder of slices");
+  });
+}
+
+result<void> take_weights(checkpoint_manifest& into, const json& manifest) {
+  return take(manifest, "", "weights", into.weights).and_then([&]() -> result<void> {
+    return into.weights.empty() ? bad("names no weight of a model") : result<void>();
+  });
+}
+
+result<json> parse(std::string_view text) try {
+  if (text.empty()) return no_manifest("is empty");
+  // The library takes it for the end of the text.
+  if (text.find('\0') != text.npos)
+    return no_manifest("holds bytes of value 0, as a loss of power leaves them");
+  return json::parse(text);
+} catch (const json::parse_error& problem) {
+  return no_manifest(words_on_bad_json(text, problem.byte));
+} catch (const json::exception&) {  // all that else can be wrong with a text
+  return no_manifest("has a number that is too large");
+}
+
+result<int> format_of(const json& manifest) {
+  int format = 0;
+  if (auto taken = take(manifest, "", format_name, format); !taken)
+    return tl::unexpected(taken.error());
+  if (format < format_of_two_files || format > newest_format)
+    return bad("is of another Troupe: its format is number " + std::to_string(format) +
+               ", and this program knows numbers " + std::to_string(format_of_two_files) + " to " +
+               std::to_string(newest_format) + "; take the Troupe that wrote it");
+  if (manifest.contains(checksum_name) && manifest.at(checksum_name) != checksum_of(manifest))
+    return bad("is not as its checkpoint wrote it: its own checksum differs");
+  return format;
 }
 
 }  // namespace
@@ -135,40 +241,21 @@ std::string to_text(const checkpoint_manifest& manifest) {
   return made.dump(2) + "\n";
 }
 
-result<checkpoint_manifest> parse_manifest(std::string_view text) try {
-  if (text.empty()) return bad("is no manifest: it is empty");
-  // The library takes it for the end of the text.
-  if (text.find('\0') != text.npos)
-    return bad("is no manifest: it holds bytes of value 0, as a loss of power leaves them");
-  const auto parsed = json::parse(text);
-  const auto format = parsed.at(format_name).get<int>();
-  if (format < format_of_two_files || format > newest_format)
-    return bad("is of another Troupe: its format is number " + std::to_string(format) +
-               ", and this program knows numbers " + std::to_string(format_of_two_files) + " to " +
-               std::to_string(newest_format) + "; take the Troupe that wrote it");
-  if (parsed.contains(checksum_name) && parsed.at(checksum_name) != checksum_of(parsed))
-    return bad("is not as its checkpoint wrote it: its own checksum differs");
+result<checkpoint_manifest> parse_manifest(std::string_view text) {
+  const auto parsed = parse(text);
+  if (!parsed) return tl::unexpected(parsed.error());
+  const auto format = format_of(*parsed);
+  if (!format) return tl::unexpected(format.error());
   checkpoint_manifest out;
-  out.step = parsed.at("step").get<std::uint64_t>();
-  out.settings = parsed.at("settings").get<std::map<std::string, std::string>>();
-  if (format != format_of_two_files) {
-    out.weights = parsed.at("weights").get<std::vector<std::string>>();
-    if (out.weights.empty()) return bad("names no weight of a model");
-  }
-  if (format == newest_format) {
-    out.slices = parsed.at("slices").get<std::string>();
-    if (!is_plain_name(out.slices))
-      return bad("says '" + out.slices + "', which is no name of a folder of slices");
-  }
-  if (parsed.contains("loss_scale")) {
-    const auto& kept = parsed.at("loss_scale");
-    out.scaler = {kept.at("scale").get<double>(), kept.at("applied").get<std::uint32_t>()};
-  }
-  if (auto taken = take_files(out, parsed.at("files"), format); !taken)
-    return tl::unexpected(taken.error());
+  auto taken = take(*parsed, "", "step", out.step).and_then([&] {
+    return take(*parsed, "", "settings", out.settings);
+  });
+  if (taken && *format != format_of_two_files) taken = take_weights(out, *parsed);
+  if (taken && *format == newest_format) taken = take_slices(out, *parsed);
+  if (taken) taken = take_scaler(out, *parsed);
+  if (taken) taken = take_files(out, *parsed, *format);
+  if (!taken) return tl::unexpected(taken.error());
   return out;
-} catch (const json::exception& problem) {
-  return bad(std::string("is no manifest: ") + problem.what());
 }
 
 result<checkpoint_manifest> read_manifest(const std::filesystem::path& file) {

@@ -8,6 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "messages/base/bad_json.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -107,8 +109,10 @@ result<ordered_object> parse_object(std::string_view text) {
   if (!text.starts_with('{')) return bad("has a header that is no JSON object");
   try {
     parsed.object = json::parse(text, note);
-  } catch (const json::exception& problem) {
-    return bad(std::string("has a header that is not JSON: ") + problem.what());
+  } catch (const json::parse_error& problem) {
+    return bad("has a header that " + words_on_bad_json(text, problem.byte));
+  } catch (const json::exception&) {  // all that else can be wrong with a text
+    return bad("has a header with a number that is too large");
   }
   if (twice) return bad("has the key \"" + *twice + "\" twice in its header");
   return parsed;

@@ -210,9 +210,13 @@ TEST_CASE("a malformed header is refused by name") {
   CHECK_THAT(refusal("", ""), ContainsSubstring("no JSON object"));
   CHECK_THAT(refusal("[]", ""), ContainsSubstring("no JSON object"));
   CHECK_THAT(refusal(" {}", ""), ContainsSubstring("no JSON object"));
-  CHECK_THAT(refusal("{\"a\":", ""), ContainsSubstring("not JSON"));
-  CHECK_THAT(refusal("{\"\xff\":{}}", ""), ContainsSubstring("not JSON"));
-  CHECK_THAT(refusal("{" + std::string(100000, '['), ""), ContainsSubstring("not JSON"));
+  CHECK_THAT(refusal("{\"a\":", ""),
+             ContainsSubstring("has a header that ends within its JSON, at line 1, column 6"));
+  CHECK_THAT(refusal("{\"\xff\":{}}", ""),
+             ContainsSubstring("has a header that is not JSON at line 1, column 3"));
+  CHECK_THAT(refusal("{\"a\":1e999}", ""), ContainsSubstring("a number that is too large"));
+  CHECK_THAT(refusal("{" + std::string(100000, '['), ""),
+             ContainsSubstring("is not JSON at line 1, column 2"));
   CHECK_THAT(refusal("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}", ""),
              ContainsSubstring("\"a\" is described by no JSON object"));
   CHECK_THAT(refusal(R"({"__metadata__":1})", ""), ContainsSubstring("__metadata__"));
