@@ -11,6 +11,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/remote/told_loss.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/meeting_place.hpp"
@@ -322,9 +323,8 @@ std::optional<error> node_group::loss_of(const std::vector<std::string>& nodes) 
 error node_group::with_place(const error& why) const {
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, lost] : lost_) {
-    const std::string told = "node '" + name + "' is gone";
-    const auto at = lost.text.find(told);
-    if (at == std::string::npos || why.text.find(told) == std::string::npos) continue;
+    const auto loss = actors::loss_told_in(lost.text, name);
+    if (!loss || !actors::loss_told_in(why.text, name)) continue;
     auto place = launcher_->place_of(name);
     const auto index = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
     if (place == name && index < hosts_.size()) {
@@ -332,17 +332,10 @@ error node_group::with_place(const error& why) const {
       const auto door = messages::meeting_place::parse(where).outside;
       if (!door.starts_with("unix:")) place += " (" + door + ")";
     }
-    auto reason = lost.text.substr(at + told.size());
-    constexpr std::string_view of_connection = " is gone: ";  // whose number says nothing
-    constexpr std::string_view peer = ": peer ";
-    if (const auto inner = reason.find(of_connection);
-        reason.starts_with(peer) && inner != std::string::npos) {
-      const auto number = reason.substr(peer.size(), inner - peer.size());
-      if (place == name && number.find(':') != std::string::npos)  // all that is known of it
-        place += " (" + number.substr(0, number.rfind(':')) + ")";
-      reason.erase(2, inner + of_connection.size() - 2);
-    }
-    return {why.code, place + " is gone" + reason};
+    const auto& connection = loss->connection;
+    if (place == name && connection.find(':') != std::string::npos)  // all that is known of it
+      place += " (" + connection.substr(0, connection.rfind(':')) + ")";
+    return {why.code, place + " is gone: " + loss->reason};
   }
   return why;
 }

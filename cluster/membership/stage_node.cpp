@@ -14,6 +14,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
+#include "actors/remote/told_loss.hpp"
 #include "actors/system.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
@@ -52,6 +53,19 @@ error join_failure(const joined_node_settings& settings, const error& why) {
 
 }  // namespace
 
+std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
+                                  const std::string& why) {
+  const auto loss = actors::loss_told_in(why, "trainer");
+  const std::string cut_off = "node 'trainer' has cut node '" + name + "' off: ";
+  if (loss && loss->reason.starts_with(cut_off))
+    return name + ": the trainer at " + trainer +
+           " has cut this process off: " + loss->reason.substr(cut_off.size()) +
+           "; see what the trainer says of it";
+  return name + ": the trainer at " + trainer + " is gone (" + (loss ? loss->reason : why) +
+         "), and this process ends with it; see there why, and join again when the run has been "
+         "started again";
+}
+
 result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
   if (auto enough = actors::check_threads(); !enough)
     return fail(enough.error().code, settings.name + ": " + enough.error().text);
@@ -64,14 +78,15 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
 
   const auto progress =
       std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
-  const auto named = settings.name + ": ";
-  const auto on_node_down = [end, host, progress, named, by_hand = settings.by_hand](
-                                const std::string& other, const error& why) {
+  const auto on_node_down = [end, host, progress, &settings](const std::string& other,
+                                                             const error& why) {
     const bool in_order = why.code == errc::cancelled;
     if (other == "trainer" && in_order)  // the host may still have its last word to read
       caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
     else if (other == "trainer")
-      end->decide(fail(why.code, by_hand ? named + why.text : why.text));
+      end->decide(fail(why.code, settings.by_hand ? words_on_lost_trainer(
+                                                        settings.name, settings.trainer, why.text)
+                                                  : why.text));
     else if (!in_order)
       progress->note_lost(other);
   };

@@ -44,6 +44,11 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 [[nodiscard]] result<void> run_node(const joined_node_settings& settings,
                                     const host_spawner& spawn);
 
+/// For whoever has joined a trainer by hand that is lost: who is gone, what that means and what to
+/// do. `trainer`: the address that was joined. `why`: the node's word on it. Pure.
+[[nodiscard]] std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
+                                                const std::string& why);
+
 /// A host that builds the stages that the trainer asks for.
 [[nodiscard]] host_spawner stage_host(registries known);
 

@@ -8,6 +8,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <regex>
 #include <string>
@@ -285,9 +286,10 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
 }
 
 /// A launch whose stages others start, one on each of two hosts, as soon as it says that they may
-/// join.
+/// join. `on_line`: sees what the trainer says.
 struct joined_launch {
-  joined_launch(const test_hosts& hosts, const std::string& run) {
+  joined_launch(const test_hosts& hosts, const std::string& run,
+                const std::function<void(std::string_view)>& on_line = {}) {
     const auto secret = write_secret(hosts / "secret");
     const auto file = write_config(
         hosts / "run.toml",
@@ -303,6 +305,7 @@ struct joined_launch {
                                              secret.string(), "--config", file};
         stages.push_back(std::make_unique<running_program>(hosts.at(i), words));
       }
+      if (on_line) on_line(line);
     });
   }
 
@@ -322,6 +325,29 @@ TEST_CASE("Stages that others start with troupe join train to the same bits") {
   for (const auto& each : launch.stages) CHECK(each->end().code == 0);
   CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
   CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Stages that others start say that the trainer is gone, and where it was") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const joined_launch launch(hosts, endless_run(hosts / "steps"), [&](std::string_view line) {
+    if (!line.starts_with("step ")) return;
+    for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGKILL);
+  });
+  INFO(launch.trainer.err);
+  REQUIRE(launch.stages.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto stage = launch.stages[i]->end();
+    INFO(stage.err);
+    CHECK(stage.code == 1);
+    CHECK_THAT(stage.last_line(),
+               ContainsSubstring("stage-" + std::to_string(i) +
+                                 ": the trainer at 10.77.0.1:4711 is gone (") &&
+                   ContainsSubstring("), and this process ends with it; see there why, and join "
+                                     "again when the run has been started again"));
+    CHECK_THAT(stage.err, !ContainsSubstring("node 'trainer'"));
+  }
   check_nothing_left(hosts);
 }
 
