@@ -24,6 +24,7 @@
 #include "optimizers/groups.hpp"
 #include "optimizers/training/gradients.hpp"
 #include "optimizers/training/saved_state.hpp"
+#include "optimizers/training/state_copy.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -161,6 +162,10 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   return kept_state{std::move(*piece)};
 }
 
+at::Tensor copy_for_keepers(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? optimizers::copy_past_caches(tensor) : engine::to_host(tensor);
+}
+
 caf::result<state_copied> on_copy(optimizer_pointer self) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
@@ -168,9 +173,9 @@ caf::result<state_copied> on_copy(optimizer_pointer self) {
   const lendable_tensors lendable(state.memory);
   state_copied out;
   for (std::size_t i = 0; i < state.parameters.size(); ++i)
-    out.tensors.push_back({state.names[i], engine::copy_on_host(state.parameters[i].detach())});
+    out.tensors.push_back({state.names[i], copy_for_keepers(state.parameters[i].detach())});
   for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
-    out.tensors.push_back({name, engine::copy_on_host(tensor)});
+    out.tensors.push_back({name, copy_for_keepers(tensor)});
   return out;
 }
 

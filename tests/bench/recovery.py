@@ -29,7 +29,10 @@ SMALL = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-si
          "--threads-per-stage", "1"]
 REAL = ["--model", "resnet50", "--data", "synthetic:3x128x128:10:120", "--batch-size", "120",
         "--micro-batches", "8", "--schedule", "zb-h2", "--stages", "2", "--no-eval",
-        "--threads-per-stage", "1", "--memory-format", "channels_last", "--steps", "5"]
+        "--threads-per-stage", "1", "--memory-format", "channels_last"]
+# The versions of the first steps lie in memory that is touched for the first time.
+FIRST = 4
+USUAL = 4
 
 
 def children_of(pid: int) -> dict[str, int]:
@@ -146,19 +149,36 @@ def measure_kills(stages: int, understudies: int = 0) -> Callable[[Path], None]:
     return measure
 
 
+def costs_of(run: Run) -> dict[str, list[float]]:
+    """Seconds of steps behind the first one, by the clock and of all CPUs: of each of the usual
+    ones, and of those before."""
+    cpu = []
+    for told in (1, FIRST, FIRST + USUAL):
+        run.wait_for(told)
+        cpu.append(sum(each.cpu_s for each in harness.process_tree(run.child.pid)))
+    seconds = run.end()
+    return {"first_step": seconds[1:FIRST], "step": seconds[FIRST:FIRST + USUAL],
+            "first_cpu": [(cpu[1] - cpu[0]) / (FIRST - 1)], "cpu": [(cpu[2] - cpu[1]) / USUAL]}
+
+
 def measure_price(folder: Path) -> None:
     """The same run with and without versions being kept, in turns."""
-    steps: dict[str, list[float]] = {"stop": [], "recover": []}
+    costs: dict[str, dict[str, list[float]]] = {"stop": {}, "recover": {}}
     for number in range(4):
         order = ["stop", "recover"] if number % 2 == 0 else ["recover", "stop"]
         for kind in order:
             place = folder / f"{kind}-{number}"
             place.mkdir()
-            steps[kind] += Run(place, [*REAL, "--on-fault", kind]).end()[1:]
-    for kind, seconds in steps.items():
-        say_figure(f"step_{kind}", statistics.median(seconds), "s")
-    ratio = statistics.median(steps["recover"]) / statistics.median(steps["stop"])
-    say_figure("price", 100 * (ratio - 1), "%")
+            # One more: a run that ends takes its CPU seconds along.
+            flags = [*REAL, "--steps", str(FIRST + USUAL + 1), "--on-fault", kind]
+            for what, values in costs_of(Run(place, flags)).items():
+                costs[kind].setdefault(what, []).extend(values)
+    for what, unit in (("step", "s"), ("cpu", "CPU s"), ("first_step", "s"),
+                       ("first_cpu", "CPU s")):
+        stop, recover = (statistics.median(costs[kind][what]) for kind in ("stop", "recover"))
+        say_figure(f"{what}_stop", stop, unit)
+        say_figure(f"{what}_recover", recover, unit)
+        say_figure(f"price_of_{what}", 100 * (recover / stop - 1), "%")
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
