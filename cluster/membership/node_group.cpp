@@ -340,7 +340,23 @@ error node_group::with_place(const error& why) const {
   return why;
 }
 
+error node_group::leave_out(std::size_t place, const error& why) {
+  const auto& name = names_.at(place);
+  auto told = explain_of({name}, {errc::peer_lost, why.text}, waits.last_word);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (hung_ && hung_->text.find(name) != std::string::npos) hung_.reset();
+  }
+  if (auto ended = launcher_->give_up(name); !ended) log::warning(ended.error().text);
+  return told;
+}
+
 error node_group::explain(const error& why, milliseconds patience) const {
+  return explain_of(names(), why, patience);
+}
+
+error node_group::explain_of(const std::vector<std::string>& nodes, const error& why,
+                             milliseconds patience) const {
   if (why.code != errc::peer_lost) return why;
   {
     const std::scoped_lock lock(mutex_);
@@ -351,7 +367,7 @@ error node_group::explain(const error& why, milliseconds patience) const {
   // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
   for (auto left = (comes ? actors::usual_deadlines.end : patience) / look_for_word_every;;
        --left) {
-    if (auto ended = end_of(names()))
+    if (auto ended = end_of(nodes))
       return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
     if (left <= 0) return with_place(why);
     std::this_thread::sleep_for(look_for_word_every);

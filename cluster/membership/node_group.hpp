@@ -82,6 +82,10 @@ class node_group {
   /// cannot be started is warned of.
   void fill_understudies();
 
+  /// The node in this place is lost, and the run goes on without it: makes sure that it has ended.
+  /// Returns why it is lost, as `explain` does; nothing that fails later is explained with it.
+  [[nodiscard]] error leave_out(std::size_t place, const error& why);
+
   /// The run has failed: nodes are told so when they are ended.
   void note_failure(const error& why) { failure_ = why.text; }
 
@@ -107,6 +111,8 @@ class node_group {
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] error with_place(const error& why) const;
+  [[nodiscard]] error explain_of(const std::vector<std::string>& nodes, const error& why,
+                                 std::chrono::milliseconds patience) const;
   void find_hosts_of_joined();
   void on_refused(const error& why);
   void on_node_down(const std::string& name, const error& why);

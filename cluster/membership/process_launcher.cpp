@@ -124,7 +124,7 @@ class process_launcher final : public node_launcher {
     group_.kill(name);
     if (!ends_->forgive(name, actors::usual_deadlines.end))
       return fail(errc::io_failed, name + " was killed, and has not ended");
-    --there_;
+    if (given_up_.insert(name).second) --there_;
     return {};
   }
 
@@ -145,7 +145,8 @@ class process_launcher final : public node_launcher {
  private:
   process_link link_;
   bool verbose_;
-  std::uint64_t there_ = 0;  // nodes that are not lost
+  std::uint64_t there_ = 0;         // nodes that are not lost
+  std::set<std::string> given_up_;  // those that are
   std::shared_ptr<child_ends> ends_;
   process_group group_;
 };

@@ -72,7 +72,7 @@ struct performer {
     // Why the run has failed is said by who has started this process, if that is the run.
     const bool is_said = options.secret_descriptor >= 0;
     if (ended || (is_said && ended.error().code == errc::cancelled)) return 0;
-    return is_said && actions.leaves_word ? leave_word(ended.error()) : report(name, ended.error());
+    return is_said ? leave_word(ended.error()) : report(name, ended.error());
   }
 
   int operator()(const message_text& message) const {

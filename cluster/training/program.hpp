@@ -19,9 +19,6 @@ struct program_actions {
   std::function<result<checked_run>(const trainer_config&)> check = {};
   /// What a run needs, for `--doctor`; left out: its runs cannot be examined.
   doctor::needs_of needs = {};
-  /// Whether a node leaves it to who has started it to say why it ends: see last_word_mark. Not
-  /// where the run goes on without it, and so says nothing.
-  bool leaves_word = true;
 };
 
 /// Reads the command line, acts, and reports errors on stderr. Returns the exit code: see

@@ -144,7 +144,7 @@ result<driver::ended_share> driver::next() {
 void driver::leave_out(std::size_t worker, const error& why) {
   std::erase_if(workers_, [&](const auto& each) { return each.number == worker; });
   events_.on_note(name_of(worker) + " is lost; going on with " + std::to_string(workers_.size()) +
-                  ": " + why.text);
+                  ": " + events_.why_lost(worker, why));
 }
 
 result<void> driver::train() {

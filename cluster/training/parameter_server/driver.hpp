@@ -41,6 +41,8 @@ struct drive_events {
   std::function<void(const step_report&)> on_step;
   std::function<void(const evaluation_report&)> on_evaluation;
   std::function<void(const std::string& line)> on_note;
+  /// A worker is left out, because of this: why it is lost, for the user.
+  std::function<std::string(std::size_t worker, const error& why)> why_lost;
   /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
   /// then on it stays true.
   std::function<bool()> should_stop;

@@ -14,8 +14,7 @@ int main(int argc, const char* const* argv, const server_application& program) {
                                .serve =
                                    [&program](const cluster::node_options& options) {
                                      return cluster::run_server_node(program, options);
-                                   },
-                               .leaves_word = false},
+                                   }},
                               argc, argv);
 }
 

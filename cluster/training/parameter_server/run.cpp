@@ -180,6 +180,11 @@ class attempt {
                   parts_.checkpoints.evaluated(outcome.eval_step);
                 },
             .on_note = printer(),
+            .why_lost =
+                [this](std::size_t worker, const error& why) {
+                  const auto shards = parts_.config.own.of<server_settings>().shards;
+                  return parts_.group.leave_out(shards + worker, why).text;
+                },
             .should_stop = [this] { return parts_.control.stop.wanted(); },
             .wants_checkpoint =
                 [this](std::uint64_t step) {

@@ -154,7 +154,8 @@ TEST_CASE("A killed worker is left out, and the run goes on") {
                   [](pid_t, const std::vector<pid_t>& all) { kill(all[3], SIGKILL); });
     INFO(outcome.err);
     CHECK(outcome.code == 0);
-    CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1"));
+    CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1: worker-1 was "
+                                              "killed by signal 9 (SIGKILL)\n"));
     CHECK_THAT(outcome.err, ContainsSubstring("evaluation after step 1500"));
     check_accounts(outcome.err, mode, steps_in(folder / "steps"));
   }

@@ -128,6 +128,11 @@ TEST_CASE("Threads that are refused end a run in order, and in one line") {
         check_end(outcome);
         CHECK(outcome.code != 0);
         CHECK_THAT(outcome.err, ContainsSubstring("thread"));
+        const auto ended = child + std::string(" exited with code 2: ") + child + ": only ";
+        if (!where.empty() && most < 4) {  // it has no node yet, and its reason is said last, once
+          CHECK_THAT(outcome.last_line(), ContainsSubstring(ended));
+          CHECK(outcome.err.find("only ") == outcome.err.rfind("only "));
+        }
       }
     }
   }
