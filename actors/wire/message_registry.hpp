@@ -103,7 +103,7 @@ class message_registry {
 
   std::map<key, codec> by_type_;
   std::unordered_map<const std::type_info*, const codec*> by_address_;  // into by_type_
-  std::map<std::string, codec, std::less<>> by_name_;
+  std::unordered_map<std::string, codec> by_name_;
 };
 
 }  // namespace troupe::actors

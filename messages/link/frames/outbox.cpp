@@ -120,7 +120,7 @@ void outbox::finish_if_issued(lane_queue& queue) {
   const std::shared_ptr<outgoing>& frame = queue.waiting.front();
   if (queue.tensor < frame->large.size()) return;
   frame->all_issued = true;
-  queue.issued.emplace_hint(queue.issued.end(), frame->prefix.sequence, frame);
+  queue.issued.add(std::move(queue.waiting.front()));
   queue.waiting.pop_front();
   queue.head_sent = false;
   queue.tensor = 0;
@@ -131,16 +131,38 @@ std::shared_ptr<outgoing> outbox::completed(const piece& sent) {
   in_flight_ -= sent.bytes;
   --sent.frame->open_pieces;
   if (sent.frame->open_pieces > 0 || !sent.frame->all_issued) return nullptr;
-  lanes_[sent.frame->prefix.lane].issued.erase(sent.frame->prefix.sequence);
+  lanes_[sent.frame->prefix.lane].issued.remove(sent.frame->prefix.sequence);
   return sent.frame;
+}
+
+void outbox::issued_frames::add(std::shared_ptr<outgoing> frame) {
+  if (frames_.empty()) first_ = frame->prefix.sequence;
+  frames_.push_back(std::move(frame));
+  ++count_;
+}
+
+void outbox::issued_frames::remove(std::uint64_t sequence) {
+  const auto index = sequence - first_;
+  if (index >= frames_.size() || !frames_[index]) return;  // all were taken meanwhile
+  frames_[index].reset();
+  --count_;
+  for (; !frames_.empty() && !frames_.front(); ++first_) frames_.pop_front();
+}
+
+std::vector<std::shared_ptr<outgoing>> outbox::issued_frames::take() {
+  std::vector<std::shared_ptr<outgoing>> out;
+  for (auto& frame : frames_)
+    if (frame) out.push_back(std::move(frame));
+  frames_.clear();
+  count_ = 0;
+  return out;
 }
 
 std::vector<std::shared_ptr<outgoing>> outbox::take_all() {
   std::vector<std::shared_ptr<outgoing>> out;
   for (lane_queue& queue : lanes_) {
-    for (auto& [sequence, frame] : queue.issued) out.push_back(std::move(frame));
+    for (auto& frame : queue.issued.take()) out.push_back(std::move(frame));
     for (auto& frame : queue.waiting) out.push_back(std::move(frame));
-    queue.issued.clear();
     queue.waiting.clear();
   }
   return out;
@@ -148,7 +170,7 @@ std::vector<std::shared_ptr<outgoing>> outbox::take_all() {
 
 bool outbox::idle() const {
   return std::ranges::all_of(lanes_, [](const lane_queue& queue) {
-    return queue.waiting.empty() && queue.issued.empty();
+    return queue.waiting.empty() && queue.issued.size() == 0;
   });
 }
 

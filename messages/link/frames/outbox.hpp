@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -80,9 +79,25 @@ class outbox {
   }
 
  private:
+  /// Frames that are handed out and not complete. They come in the order of their lane and are
+  /// completed in nearly that order, so that a queue with gaps finds them without a search.
+  class issued_frames {
+   public:
+    void add(std::shared_ptr<outgoing> frame);
+    void remove(std::uint64_t sequence);
+    /// Takes them all, in their order.
+    std::vector<std::shared_ptr<outgoing>> take();
+    [[nodiscard]] std::size_t size() const { return count_; }
+
+   private:
+    std::deque<std::shared_ptr<outgoing>> frames_;  // nullptr: complete, and not the first
+    std::uint64_t first_ = 0;                       // the sequence of the first
+    std::size_t count_ = 0;
+  };
+
   struct lane_queue {
     std::deque<std::shared_ptr<outgoing>> waiting;  ///< The first may be partly handed out.
-    std::map<std::uint64_t, std::shared_ptr<outgoing>> issued;  ///< Not complete, by sequence.
+    issued_frames issued;
     std::uint64_t next_sequence = 0;
     // The next piece of the first waiting frame:
     bool head_sent = false;

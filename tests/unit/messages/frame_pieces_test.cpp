@@ -1,5 +1,6 @@
 // The way of a frame without a wire: cut into pieces by the outbox, put together by reassembly.
 #include <algorithm>
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstring>
@@ -134,6 +135,34 @@ TEST_CASE("a piece larger than the bound still goes, alone") {
   }
   CHECK(pieces == 3);
   CHECK(out.idle());
+}
+
+TEST_CASE("frames are completed in any order, and the others are taken back in theirs") {
+  outbox out(1 << 20);
+  std::vector<outbox::piece> sent;
+  for (std::int64_t i = 0; i < 6; ++i) out.push(pieces_of(frame_with(i, {})));
+  while (auto piece = out.next()) sent.push_back(std::move(*piece));
+  REQUIRE(sent.size() == 6);
+  for (const std::size_t each : {4, 0, 1}) CHECK(out.completed(sent[each]) == sent[each].frame);
+  out.push(pieces_of(frame_with(6, {})));
+  const auto left = out.take_all();
+  REQUIRE(left.size() == 4);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(left[i] == sent[std::array{2, 3, 5}[i]].frame);
+  CHECK(left[3]->prefix.sequence == 6);
+  CHECK(out.idle());
+  CHECK(out.completed(sent[5]) == sent[5].frame);  // the wire's late word
+  CHECK(out.idle());
+}
+
+TEST_CASE("so many frames of a lane are on their way, whichever of them is completed") {
+  outbox out(1 << 20);
+  for (std::size_t i = 0; i < outbox::window + 2; ++i) out.push(pieces_of(frame_with(0, {})));
+  std::vector<outbox::piece> sent;
+  while (auto piece = out.next()) sent.push_back(std::move(*piece));
+  REQUIRE(sent.size() == outbox::window);
+  out.completed(sent[7]);
+  CHECK(out.next());
+  CHECK_FALSE(out.next());
 }
 
 TEST_CASE("many small tensors leave the header message") {
