@@ -97,8 +97,8 @@ result<all_reduce_effects> all_reduce_core::part_arrived(const step_key& key, st
 
 result<all_reduce_effects> all_reduce_core::own_added(const step_key& key, std::size_t bucket) {
   const auto found = open_.find(key);
-  if (found == open_.end() || bucket >= buckets_.size() || !found->second.buckets[bucket].adding ||
-      found->second.buckets[bucket].done)
+  if (found == open_.end() || bucket >= buckets_.size() ||
+      !found->second.buckets.at(bucket).adding || found->second.buckets[bucket].done)
     return fail(errc::bad_frame, in_words("the own sum", bucket, key) + " is not due");
   auto& step = found->second;
   step.buckets[bucket].done = true;
@@ -132,7 +132,7 @@ result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std
 result<all_reduce_effects> all_reduce_core::summed(const step_key& key, std::size_t bucket) {
   const auto found = open_.find(key);
   if (way_ != bucket_way::whole || found == open_.end() || bucket >= buckets_.size() ||
-      !found->second.buckets[bucket].left || found->second.buckets[bucket].done)
+      !found->second.buckets.at(bucket).left || found->second.buckets[bucket].done)
     return fail(errc::bad_frame, in_words("the sum", bucket, key) + " is not due");
   return bucket_done(key, found->second, bucket);
 }
@@ -205,7 +205,8 @@ void all_reduce_core::start_over(std::uint32_t rank, const step_key& from) {
   std::erase_if(again_, [rank](const auto& each) { return std::get<0>(each) == rank; });
   for (auto key = past_.lower_bound(from); key != past_.end(); ++key) {
     for (std::size_t at = 0; at < buckets_.size(); ++at)
-      if (buckets_[at].owner == rank_ || buckets_[at].owner == rank) again_.emplace(rank, *key, at);
+      if (const auto owner = buckets_.at(at).owner; owner == rank_ || owner == rank)
+        again_.emplace(rank, *key, at);
     again_.emplace(rank, *key, rest_of_step());
   }
   for (auto open = open_.lower_bound(from); open != open_.end(); ++open) {

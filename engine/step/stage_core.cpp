@@ -172,7 +172,7 @@ result<void> stage_core::runs(const step_key& key, const action& what, const cha
   if (running_ == start_action{key, what}) return {};
   const bool over =
       std::ranges::none_of(queue_, [&](const queued_step& queued) { return queued.key == key; });
-  if (announced_ && key < *announced_ && over) return stale(key, *announced_, named(what) + event);
+  if (announced_ && key <= *announced_ && over) return stale(key, *announced_, named(what) + event);
   return fail(errc::bad_frame,
               named(what) + " of " + to_string(key) + event + ", but it was not running");
 }
@@ -245,11 +245,11 @@ void stage_core::end_front() {
 void stage_core::start_over(const shared_edges& which, const step_key& from) {
   for (const auto chunk : which.after) {
     expect_again(edge::gradient, chunk, from);
-    if (chunk < edges_.size()) edges_[chunk].outputs.start_over(from);
+    if (chunk < edges_.size()) edges_.at(chunk).outputs.start_over(from);
   }
   for (const auto chunk : which.before) {
     expect_again(edge::input, chunk, from);
-    if (chunk < edges_.size()) edges_[chunk].gradients.start_over(from);
+    if (chunk < edges_.size()) edges_.at(chunk).gradients.start_over(from);
   }
 }
 
@@ -305,7 +305,7 @@ void stage_core::forget(const step_key& key) {
 bool stage_core::holds(edge on, const step_key& key, microbatch_id microbatch,
                        std::uint32_t chunk) const {
   if (chunk >= edges_.size()) return false;
-  const auto& [outputs, gradients] = edges_[chunk];
+  const auto& [outputs, gradients] = edges_.at(chunk);
   return (on == edge::input ? outputs : gradients).holds({key, microbatch});
 }
 

@@ -36,6 +36,8 @@ CORES = {
     "engine/step/step_end_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                       ("sim_replay", ())),
     "engine/step/credits.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
+    "engine/step/stage_core.cpp": (("unit_stage_core", ()), ("sim_stages", ()), ("sim_replay", ())),
+    "engine/collective/all_reduce_core.cpp": (("unit_collective", ()), ("sim_replay", ())),
     "engine/step/step_coordinator_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                               ("sim_replay", ())),
     "cluster/training/parameter_server/attempts_core.cpp": (("unit_server_recovery", ()),),

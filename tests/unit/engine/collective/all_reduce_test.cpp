@@ -127,6 +127,19 @@ TEST_CASE("a rank alone has nothing to wait for") {
   check_refused(core.complete(key(1)), errc::stale, "step 1 of epoch 0, which is over");
 }
 
+TEST_CASE("a rank alone adds its buckets up and sends their sums to nobody") {
+  all_reduce_core core(0, 1, {{0, {0}, 8}});
+  CHECK(core.complete(key(1)).value() == all_reduce_effects{add_parts{key(1), 0}});
+  CHECK(core.own_added(key(1), 0).value() == all_reduce_effects{all_reduced{key(1)}});
+}
+
+TEST_CASE("parts that come before the own one is final are added once it is") {
+  all_reduce_core core(0, 2, {{0, {0}, 8}});
+  CHECK(core.part_arrived(key(1), 0, 1).value().empty());
+  check_refused(core.own_added(key(1), 0), errc::bad_frame, "is not due");
+  CHECK(core.ready(key(1), 0).value() == all_reduce_effects{add_parts{key(1), 0}});
+}
+
 TEST_CASE("a bucket leaves as soon as it and those before it are final") {
   all_reduce_core core(0, 2, {{1, {2}, 8}, {0, {1}, 8}, {1, {0}, 8}});
   CHECK(core.ready(key(1), 1).value().empty());
@@ -290,8 +303,11 @@ TEST_CASE("what no rank of the group can have sent is refused and changes nothin
   check_refused(core.sum_arrived(key(1), 1, 1), errc::bad_frame, "before the own part had left");
   check_refused(core.ready(key(1), 2), errc::bad_frame, "there are 2 buckets");
   check_refused(core.own_added(key(1), 0), errc::bad_frame, "is not due");
+  check_refused(core.sum_arrived(key(1), 1, 2), errc::bad_frame, "none of the other 1 replicas");
+  check_refused(core.sum_arrived(key(1), 0, 0), errc::bad_frame, "none of the other 1 replicas");
   REQUIRE(core.part_arrived(key(1), 0, 1));
   check_refused(core.part_arrived(key(1), 0, 1), errc::bad_frame, "came twice");
+  check_refused(core.own_added(key(1), 2), errc::bad_frame, "is not due");
   REQUIRE(core.rest_arrived(key(2), 1));
   check_refused(core.rest_arrived(key(3), 1), errc::bad_frame, "too many steps wait");
   REQUIRE(core.ready(key(1), 0));

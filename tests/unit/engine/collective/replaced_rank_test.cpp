@@ -143,3 +143,10 @@ TEST_CASE("a rank that does several steps again is sent their parts before it co
   for (std::uint64_t step = 1; step <= 3; ++step) CHECK(core.part_arrived(at_step(step), 0, 1));
   CHECK_FALSE(core.part_arrived(at_step(4), 0, 1));
 }
+
+TEST_CASE("where no rank is replaced, no step that is over is remembered") {
+  auto core = one_of_two(0);
+  do_step(core, at_step(1));
+  core.start_over(1, at_step(1));
+  CHECK_FALSE(core.is_repeat(at_step(1), 0, 1));
+}

@@ -56,7 +56,7 @@ TEST_CASE("a step that is over is sent again to a new neighbour until it is forg
     static_cast<void>(core.gradient_arrived(at(1), {1}));
     static_cast<void>(core.action_done(at(1), b(1)));
     static_cast<void>(core.update_done(at(1)));
-    if (is_forgotten) core.forget_before(at(2));
+    core.forget_before(at(is_forgotten ? 2 : 1));
     core.start_over({.after = {0}}, at(1));
     CHECK(core.is_repeat(edge::gradient, at(1), {1}) == !is_forgotten);
     CHECK(core.resume() ==
@@ -117,4 +117,84 @@ TEST_CASE("outputs made while an edge is started over wait for its resumption") 
   CHECK(core.action_done(at(1), b(1)).value() ==
         stage_effects{step_finished{at(1), step_kind::training}});
   CHECK(core.resume() == send(at(1), b(0)) + send(at(1), b(1)));
+}
+
+TEST_CASE("nothing of an older epoch comes once more") {
+  auto core = core_in_the_middle();
+  core.start_over({.before = {0}}, at(1));
+  REQUIRE(core.begin(middle(at(1, 2))));
+  CHECK_FALSE(core.is_repeat(edge::input, at(1), {0}));
+  auto over = core_in_the_middle();
+  REQUIRE(over.gradient_arrived(at(1), {1}));
+  REQUIRE(over.action_done(at(1), b(1)));
+  REQUIRE(over.update_done(at(1)));
+  REQUIRE(over.begin(middle(at(1, 2))));
+  over.start_over({.before = {0}}, at(1));
+  CHECK_FALSE(over.is_repeat(edge::input, at(1), {0}));
+}
+
+TEST_CASE("what a neighbour sends once more is forgotten with that neighbour, and that alone") {
+  auto core = core_in_the_middle();
+  core.start_over({.after = {0}}, at(1));
+  core.start_over({.before = {0}}, at(1));
+  CHECK(core.is_repeat(edge::gradient, at(1), {0}));
+  CHECK(core.is_repeat(edge::input, at(1), {0}));
+  core.start_over({.before = {0}}, at(2));
+  CHECK(core.is_repeat(edge::gradient, at(1), {0}));
+  CHECK_FALSE(core.is_repeat(edge::input, at(1), {0}));
+}
+
+TEST_CASE("a neighbour may be replaced before the first step") {
+  stage_core core(4, execution::ready, true);
+  core.start_over({.before = {0}, .after = {0}}, at(1));
+  CHECK(core.resume() == nothing);
+  REQUIRE(core.input_arrived(at(1), {0}));
+  CHECK(core.begin(middle(at(1))).value() == start(at(1), f(0)));
+}
+
+TEST_CASE("labels that came early stay when the neighbour that sends inputs is replaced") {
+  stage_core core(4, execution::ready, true);
+  REQUIRE(core.target_arrived(at(1), {0}));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  core.start_over({.before = {0}}, at(1));
+  REQUIRE(core.begin(last(at(1), 1)));
+  CHECK(core.input_arrived(at(1), {0}).value() ==
+        start(at(1), f(0)) + stage_effects{grant_credit{at(1), edge::target, {0}}});
+}
+
+TEST_CASE("what all chunks have sent to a neighbour is sent again") {
+  stage_core core(4, execution::ready, true);
+  REQUIRE(core.begin(planned("0F0 1F0 1B0 0B0", 2, 1, 2)));
+  const action first{action_kind::forward, {0}, 0}, second{action_kind::forward, {0}, 1};
+  for (const auto& each : {first, second}) {
+    REQUIRE(core.input_arrived(at(1), {0}, each.chunk));
+    REQUIRE(core.action_done(at(1), each));
+  }
+  core.start_over({.after = {0, 1}}, at(1));
+  CHECK(core.resume() == send(at(1), first) + send(at(1), second));
+}
+
+TEST_CASE("gradients of a forgotten step are not sent again") {
+  for (const bool is_alone : {false, true}) {
+    auto core = core_in_the_middle();
+    REQUIRE(core.gradient_arrived(at(1), {1}));
+    REQUIRE(core.action_done(at(1), b(1)));
+    REQUIRE(core.update_done(at(1)));
+    is_alone ? core.forget(at(1)) : core.forget_before(at(2));
+    core.start_over({.before = {0}}, at(1));
+    CHECK(core.resume() == nothing);
+  }
+}
+
+TEST_CASE("a stage knows which outputs wait for a credit") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(middle(at(1))));
+  for (std::uint32_t n = 0; n < 2; ++n) {
+    REQUIRE(core.input_arrived(at(1), {n}));
+    REQUIRE(core.action_done(at(1), f(n)));
+  }
+  CHECK_FALSE(core.holds(edge::input, at(1), {0}));
+  CHECK(core.holds(edge::input, at(1), {1}));
+  CHECK_FALSE(core.holds(edge::gradient, at(1), {1}));
+  CHECK_FALSE(core.holds(edge::input, at(1), {1}, 1));
 }

@@ -1,5 +1,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
 
 #include "tests/unit/engine/step/stage_core_steps.hpp"
 
@@ -99,6 +100,7 @@ TEST_CASE("what is over is refused as stale, by name") {
   CHECK(core.begin(middle(at(4, 1))).error().code == errc::stale);
   CHECK(core.update_done(at(3, 2)).error().code == errc::stale);
   CHECK(core.action_done(at(2, 2), f(0)).error().code == errc::stale);
+  CHECK(core.action_done(at(3, 2), f(0)).error().code == errc::stale);
 }
 
 TEST_CASE("what does not fit the step is refused as a bad frame, by name") {
@@ -129,6 +131,22 @@ TEST_CASE("an announcement that early arrivals contradict is refused") {
   REQUIRE(core.input_arrived(at(1), {2}));
   CHECK_THAT(core.begin(middle(at(1), 2)).error().text, ContainsSubstring("the step has 2"));
   CHECK(core.waiting_for() == "no step is announced");
+}
+
+TEST_CASE("an announcement that is refused drops what arrived early for its step") {
+  stage_core core;
+  REQUIRE(core.input_arrived(at(1), {2}));
+  REQUIRE_FALSE(core.begin(middle(at(1), 2)));
+  // Two steps may be heard of before the first announcement, and that one does not count.
+  CHECK(core.input_arrived(at(2), {0}));
+  CHECK(core.input_arrived(at(3), {0}));
+}
+
+TEST_CASE("no micro-batch or chunk that a plan cannot have is kept for a later step") {
+  stage_core core;
+  CHECK(core.input_arrived(at(1), {max_microbatches - 1}, max_chunks - 1));
+  CHECK(core.input_arrived(at(1), {max_microbatches}).error().code == errc::bad_frame);
+  CHECK(core.input_arrived(at(1), {0}, max_chunks).error().code == errc::bad_frame);
 }
 
 TEST_CASE("no plan that breaks a rule can be proved, so none reaches a core") {
@@ -188,6 +206,32 @@ TEST_CASE("arrivals of a newer epoch are kept before its announcement, within bo
   CHECK(core.begin(middle(at(3, 4), 1)).value() == start(at(3, 4), f(0)));
 }
 
+TEST_CASE("of what came early, that of the epoch under way and of the newest one is kept") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(7, 1), 1)));
+  REQUIRE(core.begin(middle(at(8, 1), 1)));
+  REQUIRE(core.input_arrived(at(9, 1), {0}));
+  REQUIRE(core.input_arrived(at(3, 2), {0}));
+  REQUIRE(core.input_arrived(at(3, 4), {0}));
+  for (const std::uint64_t step : {7, 8}) {
+    run_to_update(core, at(step, 1), 1);
+    REQUIRE(core.update_done(at(step, 1)));
+  }
+  CHECK(core.begin(middle(at(9, 1), 1)).value() == start(at(9, 1), f(0)));
+  REQUIRE(core.begin(middle(at(3, 2), 1)));
+  CHECK(core.action_done(at(9, 1), f(0)).value() == nothing);  // the input came before epoch 4
+}
+
+TEST_CASE("any two steps may be heard of before the first announcement, and no third") {
+  stage_core core;
+  CHECK(core.input_arrived(at(0), {0}));
+  CHECK(core.input_arrived(at(1), {0}));
+  CHECK(core.input_arrived(at(2), {0}).error().code == errc::bad_frame);
+  stage_core late;
+  CHECK(late.input_arrived(at(std::numeric_limits<std::uint64_t>::max()), {0}));
+  CHECK(late.input_arrived(at(1), {0}));
+}
+
 TEST_CASE("a forward of an evaluation waits for a credit of the next stage") {
   stage_core core(/*credits=*/1);
   REQUIRE(core.begin(evaluation(at(1))));
@@ -207,6 +251,16 @@ TEST_CASE("an output of a training step is held until the next stage has a credi
   CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == send(at(1), f(1)));
   CHECK(core.action_done(at(1), f(2)).value() == nothing);
   CHECK(core.credit_arrived(edge::input, at(1), {1}).value() == send(at(1), f(2)));
+}
+
+TEST_CASE("an output is held also where the next step has been announced meanwhile") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(middle(at(1))));
+  for (std::uint32_t n = 0; n < 2; ++n) REQUIRE(core.input_arrived(at(1), {n}));
+  REQUIRE(core.action_done(at(1), f(0)));
+  REQUIRE(core.begin(middle(at(2))));
+  CHECK(core.action_done(at(1), f(1)).value() == nothing);
+  CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == send(at(1), f(1)));
 }
 
 TEST_CASE("an output that is ready before its action is done travels at once, and once") {
@@ -388,6 +442,7 @@ TEST_CASE("credits that nobody owes are refused by name") {
   CHECK(core.credit_arrived(edge::gradient, at(1, 2), {0}).error().code == errc::bad_frame);
   CHECK(core.credit_arrived(edge::target, at(1, 2), {0}).error().code == errc::bad_frame);
   CHECK(core.credit_arrived(edge::input, at(1, 1), {0}).error().code == errc::stale);
+  CHECK(core.credit_arrived(edge::gradient, at(1, 1), {0}).error().code == errc::stale);
   REQUIRE(core.action_done(at(1, 2), f(0)));
   CHECK(core.credit_arrived(edge::input, at(1, 2), {0}).has_value());
   CHECK(core.credit_arrived(edge::input, at(1, 2), {0}).error().code == errc::bad_frame);
