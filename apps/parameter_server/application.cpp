@@ -12,6 +12,11 @@ server_application parameter_server_application() {
                    "Trains a model with worker processes around a parameter server of "
                    "shard processes."};
   made.info.defaults.model.name = "resnet18";
+  made.info.check = [](const cluster::draft& whole) -> result<void> {
+    const auto wrong = fault_of(whole.config.model.name, whole.config.data.source);
+    if (!wrong) return {};
+    return fail(errc::bad_config, blame(whole, wrong->setting, "data.source") + wrong->why);
+  };
   made.make_learner = make_learner;
   made.least_share = least_share;
   return made;

@@ -85,8 +85,7 @@ result<clicks_shape> parse_clicks(const std::string& source) {
   const auto count = rows && !text.empty() ? take_number(text, ':', most) : shape.count;
   if (!fields || !rows || !count || !text.empty())
     return fail(errc::bad_config,
-                "--data: '" + source +
-                    "' is not clicks:FIELDS:ROWS[:COUNT] with numbers from 1 to " +
+                "'" + source + "' is not clicks:FIELDS:ROWS[:COUNT] with numbers from 1 to " +
                     std::to_string(most_fields) + ", " + std::to_string(most) + " and " +
                     std::to_string(most));
   return clicks_shape{*fields, *rows, *count};

@@ -38,8 +38,9 @@ actors::learner wide_learner(const clicks_shape& shape, std::int64_t classes, st
 result<std::int64_t> choose_classes(std::int64_t asked, std::int64_t least) {
   if (asked == 0) return least;
   if (asked >= least) return asked;
-  return fail(errc::bad_config,
-              "--classes " + std::to_string(asked) + ": the data has " + std::to_string(least));
+  return fail(errc::bad_config, "model.classes: " + std::to_string(asked) +
+                                    (asked == 1 ? " class is" : " classes are") +
+                                    " too few: the data has " + std::to_string(least));
 }
 
 result<actors::learner> image_learner(const actors::build_worker& order) {
@@ -49,7 +50,7 @@ result<actors::learner> image_learner(const actors::build_worker& order) {
                                     .threads = 1,
                                     .strict = order.strict,
                                     .warn = {}});
-  if (!data) return tl::unexpected(data.error());
+  if (!data) return fail(data.error().code, "data.source: " + data.error().text);
   const auto classes = choose_classes(order.classes, (*data)->classes());
   if (!classes) return tl::unexpected(classes.error());
   auto layers = build_resnet(order.model, *classes, order.seed);
@@ -59,18 +60,26 @@ result<actors::learner> image_learner(const actors::build_worker& order) {
 
 }  // namespace
 
-result<actors::learner> make_learner(const actors::build_worker& order) {
+std::optional<learner_fault> fault_of(const std::string& model, const std::string& data) {
   const auto known = resnet_names();
-  if (order.model != wide && std::ranges::find(known, order.model) == known.end()) {
+  if (model != wide && std::ranges::find(known, model) == known.end()) {
     std::vector<std::string_view> names{wide};
     names.insert(names.end(), known.begin(), known.end());
-    return fail(errc::bad_config, "--model: " + unknown_value(order.model, names));
+    return learner_fault{"model.name", unknown_value(model, names)};
   }
-  if ((order.model == wide) != is_clicks(order.data))
-    return fail(errc::bad_config, "--model " + order.model + " cannot learn from --data " +
-                                      order.data +
-                                      "; wide learns from clicks:FIELDS:ROWS[:COUNT], "
-                                      "the others from images");
+  if ((model == wide) != is_clicks(data))
+    return learner_fault{"model.name", model + " cannot learn from " + data +
+                                           "; wide learns from clicks:FIELDS:ROWS[:COUNT], the "
+                                           "others from images"};
+  if (!is_clicks(data)) return std::nullopt;
+  const auto shape = parse_clicks(data);
+  if (shape) return std::nullopt;
+  return learner_fault{"data.source", shape.error().text};
+}
+
+result<actors::learner> make_learner(const actors::build_worker& order) {
+  if (const auto wrong = fault_of(order.model, order.data))
+    return fail(errc::bad_config, std::string(wrong->setting) + ": " + wrong->why);
   if (order.model != wide) return image_learner(order);
   const auto shape = parse_clicks(order.data);
   if (!shape) return tl::unexpected(shape.error());

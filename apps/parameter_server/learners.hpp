@@ -1,9 +1,20 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
 
 namespace troupe::apps {
+
+/// What of a learner cannot be meant, as far as words tell: nothing is opened.
+struct learner_fault {
+  const char* setting;  ///< "model.name"
+  std::string why;
+};
+[[nodiscard]] std::optional<learner_fault> fault_of(const std::string& model,
+                                                    const std::string& data);
 
 /// Opens a worker's data and builds its model: a residual network (see resnet_names) over images,
 /// or "wide", embedding tables below two linear layers, over clicks (see clicks.hpp). The

@@ -9,6 +9,7 @@
 #include "cluster/config/sources/set_flag.hpp"
 #include "cluster/config/sources/toml_file.hpp"
 #include "cluster/launch/find_program.hpp"
+#include "cluster/launch/program_identity.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -62,6 +63,8 @@ error become_program(const launch_request& request) {
   if (!named) return named.error();
   const auto program = locate(*named);
   if (!program) return program.error();
+  if (const auto known = cluster::check_identity(*program); !known)
+    return {known.error().code, named->where + known.error().text};
   std::vector<std::string> words{program->string()};
   words.insert(words.end(), request.before.begin(), request.before.end());
   words.insert(words.end(), request.flags.begin(), request.flags.end());

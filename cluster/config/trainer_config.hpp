@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cluster/config/own_settings.hpp"
+#include "cluster/config/setting_places.hpp"
 #include "cluster/hosts/cluster_config.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "engine/autograd/precision.hpp"
@@ -196,6 +197,7 @@ struct trainer_config {
   cluster_config cluster;                                ///< Tables [cluster] and [[node]].
   own_settings own;                                      ///< Of the program's own tables.
   std::vector<std::filesystem::path> config_files = {};  ///< What --config named, in its order.
+  setting_places places = {};                            ///< For errors.
 
   bool operator==(const trainer_config&) const = default;
 };

@@ -19,7 +19,7 @@ engine::dataset_options options_of(const application& program, const trainer_con
 result<std::shared_ptr<const engine::dataset>> open_data_here(const application& program,
                                                               const trainer_config& config) {
   auto data = engine::open_dataset(options_of(program, config), program.info.known.data);
-  if (!data) return tl::unexpected(data.error());
+  if (!data) return tl::unexpected(config.places.blame("data.source", data.error()));
   return std::shared_ptr<const engine::dataset>(std::move(*data));
 }
 

@@ -1,6 +1,5 @@
 #include "cluster/training/doctor_command.hpp"
 
-#include <string>
 #include <string_view>
 #include <variant>
 

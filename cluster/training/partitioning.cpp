@@ -28,29 +28,30 @@ constexpr int profile_repeats = 3;
 constexpr double shared_memory_bytes_per_s = 5e9;
 constexpr double tcp_bytes_per_s = 2e9;
 
-/// Whether there is a layer for each slice; names the flags that say how many there are to be.
-result<void> check_slices(const engine::model& layers, const pipeline_config& config,
+/// Whether there is a layer for each slice.
+result<void> check_slices(const engine::model& layers, const trainer_config& whole,
                           const registries& known) {
+  const auto& config = whole.pipeline;
   const auto layout = engine::layout_of(schedule_of(config, known.schedules), config.stages);
   if (!layout) return tl::unexpected(layout.error());
   return engine::check_stages(layers.size(), layout->stages, layout->chunks)
       .map_error([&](error why) {
-        const std::string schedule = config.plan
-                                         ? "--schedule-file " + config.schedule_file.string()
-                                         : "--schedule " + config.schedule;
-        const std::string chunks =
-            config.chunks > 0 ? ", --chunks " + std::to_string(config.chunks) : "";
-        why.text.insert(0, "--stages " + std::to_string(config.stages) +
-                               (layout->chunks > 1 ? ", " + schedule + chunks : "") + ": ");
-        return why;
+        const auto schedule =
+            config.plan ? "the plan of " + config.schedule_file.string() : config.schedule;
+        if (layout->chunks > 1) why.text += " (schedule: " + schedule + ")";
+        return whole.places.blame("pipeline.stages", std::move(why));
       });
 }
 
-result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& config,
+result<cut_list> fixed_cuts(const engine::model& layers, const trainer_config& whole,
                             const registries& known, std::vector<std::int64_t> sample_shape) try {
-  if (auto fits = check_slices(layers, config, known); !fits) return tl::unexpected(fits.error());
+  if (auto fits = check_slices(layers, whole, known); !fits) return tl::unexpected(fits.error());
+  const auto& config = whole.pipeline;
   if (config.partition == partition::cuts)
-    return engine::parse_cuts(engine::layer_names(layers), config.cut);
+    return engine::parse_cuts(engine::layer_names(layers), config.cut).map_error([&](error why) {
+      why.text.insert(0, whole.places.of("pipeline.cut", "pipeline.partition") + ": ");
+      return why;
+    });
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(layer->macs(sample_shape));
   return engine::even_cuts(costs, slices_of(config, known.schedules));
@@ -223,7 +224,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
                                           const engine::dataset& data) {
   std::optional<cut_list> cuts;
   if (config.pipeline.partition != partition::automatic) {
-    auto fixed = fixed_cuts(layers, config.pipeline, known, data.sample_shape());
+    auto fixed = fixed_cuts(layers, config, known, data.sample_shape());
     if (!fixed) return tl::unexpected(fixed.error());
     cuts = std::move(*fixed);
   }
@@ -235,8 +236,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
 
   auto how = planning_of(config, known, layers);
   if (!how) return tl::unexpected(how.error());
-  if (auto fits = check_slices(layers, config.pipeline, known); !fits)
-    return tl::unexpected(fits.error());
+  if (auto fits = check_slices(layers, config, known); !fits) return tl::unexpected(fits.error());
   const auto profiles = measure(blueprint, config, known, *how, data);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());

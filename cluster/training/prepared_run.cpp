@@ -20,20 +20,23 @@
 namespace troupe::cluster {
 namespace {
 
-result<std::int64_t> choose_classes(const model_config& config, const engine::dataset& data) {
-  if (config.classes == 0) return data.classes();
-  if (config.classes >= data.classes()) return config.classes;
-  return fail(errc::bad_config, "--classes " + std::to_string(config.classes) + ": the data has " +
-                                    std::to_string(data.classes()));
+result<std::int64_t> choose_classes(const trainer_config& config, const engine::dataset& data) {
+  const auto asked = config.model.classes;
+  if (asked == 0) return data.classes();
+  if (asked >= data.classes()) return asked;
+  return fail(errc::bad_config, config.places.of("model.classes") + ": " + std::to_string(asked) +
+                                    (asked == 1 ? " class is" : " classes are") +
+                                    " too few: the data has " + std::to_string(data.classes()));
 }
 
 /// Whether the program has the model.
-result<void> check_model(const application& program, const std::string& name) {
+result<void> check_model(const application& program, const trainer_config& config) {
+  const auto& name = config.model.name;
   const auto& models = program.info.known.models;
   if (models.contains(name)) return {};
   std::vector<std::string_view> known;
   for (const auto& [each, make] : models) known.push_back(each);
-  return fail(errc::bad_config, "--model: " + unknown_value(name, known));
+  return fail(errc::bad_config, config.places.of("model.name") + ": " + unknown_value(name, known));
 }
 
 /// Whether the smallest micro-batch of a step with so many samples is enough for the model.
@@ -48,17 +51,17 @@ result<void> check_micro_batches(const application& program, const trainer_confi
   const auto least = program.least_samples(run.data->sample_shape());
   const auto samples = run.data->size(engine::split::train);
   const auto batch = std::min(config.train.batch_size, samples);
-  const auto flags = [&](std::int64_t size) {
-    const bool could_suffice = size >= least;
-    return "--batch-size " + std::to_string(config.train.batch_size) +
-           (could_suffice ? ", --micro-batches " + std::to_string(parts) : "") + ": ";
+  const auto place = [&](std::int64_t size) {
+    return size >= least ? config.places.of("pipeline.micro_batches", "train.batch_size") + ": " +
+                               std::to_string(parts) + " micro-batches: "
+                         : config.places.of("train.batch_size") + ": ";
   };
   const auto need = "; a batch norm of " + config.model.name + " needs " + std::to_string(least) +
                     " samples of this size: ";
   if (!suffices(batch, parts, least))
     return fail(
         errc::bad_config,
-        flags(batch) + "a step of " + std::to_string(batch) +
+        place(batch) + "a step of " + std::to_string(batch) +
             (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
             "take a larger --batch-size" +
             (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
@@ -69,7 +72,7 @@ result<void> check_micro_batches(const application& program, const trainer_confi
     return {};
   return fail(
       errc::bad_config,
-      flags(rest) + "the last step of a pass over " + std::to_string(samples) + " samples has " +
+      place(rest) + "the last step of a pass over " + std::to_string(samples) + " samples has " +
           std::to_string(rest) + ", and a micro-batch of one" + need +
           "take a --batch-size that leaves more" +
           (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
@@ -122,11 +125,11 @@ std::vector<engine::named_tensor> gather(
 }
 
 /// Whether each parameter group is for some parameter.
-result<void> check_groups(const engine::model& layers, const optimizer_config& config,
+result<void> check_groups(const engine::model& layers, const trainer_config& config,
                           const optimizers::registry& known) {
-  const auto entry = known.find(config.name);
-  if (!entry) return tl::unexpected(entry.error());
-  for (const auto& text : config.groups) {
+  const auto entry = known.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(config.places.blame("optimizer.name", entry.error()));
+  for (const auto& text : config.optimizer.groups) {
     const auto rule = optimizers::parse_group(*entry, text);
     if (!rule) return tl::unexpected(rule.error());
     const bool used = std::ranges::any_of(layers, [&rule](const auto& layer) {
@@ -134,18 +137,22 @@ result<void> check_groups(const engine::model& layers, const optimizer_config& c
         return optimizers::matches(*rule, parameter.name);
       });
     });
-    if (!used) return fail(errc::bad_config, "parameter group '" + text + "' matches no parameter");
+    if (!used)
+      return fail(errc::bad_config, config.places.of("optimizer.groups") + ": parameter group '" +
+                                        text + "' matches no parameter");
   }
   return {};
 }
 
 /// Ties lie between stages of one slice only.
-result<void> check_ties(const prepared_run& run, const pipeline_config& config,
+result<void> check_ties(const prepared_run& run, const trainer_config& whole,
                         const engine::schedule_registry& known) {
+  const auto& config = whole.pipeline;
   if (run.ties.empty() || slices_of(config, known) == config.stages) return {};
   const auto& tie = run.ties.front();
   return fail(errc::bad_config,
-              "tied weights ('" + tie.parameter + "' and '" + tie.other_parameter +
+              whole.places.of("pipeline.schedule", "pipeline.chunks") + ": tied weights ('" +
+                  tie.parameter + "' and '" + tie.other_parameter +
                   "') need a schedule of one chunk a stage" +
                   (config.plan ? "" : ", which " + config.schedule + " is not") +
                   ": take another one (--schedule 1f1b), or give each its own weight (--untied)");
@@ -163,15 +170,16 @@ result<void> cut_model(prepared_run& run, const application& program,
   run.layers = std::move(*layers);
   run.layer_names = engine::layer_names(run.layers);
   const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
-  if (!recomputed) return tl::unexpected(recomputed.error());
-  if (auto fine = check_groups(run.layers, config.optimizer, known.optimizers); !fine) return fine;
+  if (!recomputed)
+    return tl::unexpected(config.places.blame("pipeline.recompute", recomputed.error()));
+  if (auto fine = check_groups(run.layers, config, known.optimizers); !fine) return fine;
   auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
   run.predicted = std::move(partition->predicted);
   run.ties = actors::ties_between(run.layers, run.ranges);
-  if (auto fine = check_ties(run, config.pipeline, known.schedules); !fine) return fine;
+  if (auto fine = check_ties(run, config, known.schedules); !fine) return fine;
   return read_beginning(run, config);
 }
 
@@ -182,8 +190,9 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
   run.steps = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
   run.steps -= run.steps % config.train.accumulate;  // whole updates only
   if (run.steps > 0) return {};
-  return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
-                                    ": the run has fewer steps than one update needs");
+  return fail(errc::bad_config,
+              config.places.of("train.accumulate") + ": the run has fewer steps than the " +
+                  std::to_string(config.train.accumulate) + " that one update takes");
 }
 
 /// Where the loss scale is dynamic.
@@ -251,8 +260,7 @@ result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
 
 result<prepared_run> prepare(const application& program, const trainer_config& config,
                              std::shared_ptr<const engine::dataset> data) {
-  if (auto known = check_model(program, config.model.name); !known)
-    return tl::unexpected(known.error());
+  if (auto known = check_model(program, config); !known) return tl::unexpected(known.error());
   prepared_run run;
   run.data = std::move(data);
   const auto samples = run.data->size(engine::split::train);
@@ -261,7 +269,7 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
     if (auto fits = program.check_data(config, *run.data); !fits)
       return tl::unexpected(fits.error());
   }
-  const auto classes = choose_classes(config.model, *run.data);
+  const auto classes = choose_classes(config, *run.data);
   if (!classes) return tl::unexpected(classes.error());
   run.model = {*classes, config.train.seed, {}};
   if (program.model_options) run.model.options = program.model_options(config);

@@ -15,6 +15,7 @@
 #include "cluster/doctor/report.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/last_word.hpp"
+#include "cluster/launch/program_identity.hpp"
 #include "cluster/launch/start/process_start.hpp"
 #include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
@@ -120,10 +121,11 @@ struct zygote_guard {
 int run_program(const program_info& info, const program_actions& actions, int argc,
                 const char* const* argv) try {
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
+  const std::string_view first = arguments.size() > 1 ? arguments[1] : "";
+  if (first == identity_word) return write_answer(identity) ? 0 : exit_refused;
   if (starts_processes(arguments)) keep_zygote_of_program();
   const zygote_guard ends_with_us;
   prepare_process();
-  const std::string_view first = arguments.size() > 1 ? arguments[1] : "";
   if (first == agent_word) return run_agent(arguments.size() > 2 ? arguments[2] : "");
   if (first == doctor::examine_word && arguments.size() == 3)
     return doctor::run_examiner(arguments[2]);

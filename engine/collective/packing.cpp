@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <map>
-#include <utility>
 
 namespace troupe::engine {
 namespace {

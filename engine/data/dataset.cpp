@@ -59,7 +59,7 @@ std::string forms_of(const data_registry& known) {
 tl::unexpected<error> unknown_source(const std::string& source, std::string_view kind,
                                      std::string_view rest, const data_registry& known) {
   const auto meant = probable_source(source, kind, rest, known);
-  return fail(errc::bad_config, "--data: unknown data source \"" + source + "\"; " +
+  return fail(errc::bad_config, "unknown data source \"" + source + "\"; " +
                                     (meant.empty() ? "" : "did you mean " + meant + "? ") +
                                     "known are: " + forms_of(known));
 }

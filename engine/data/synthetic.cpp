@@ -15,6 +15,7 @@ constexpr std::int64_t default_count = 1000;
 constexpr std::int64_t largest_number = std::int64_t{1} << 40;
 constexpr std::size_t windows = std::size_t{1} << 20;          // places an image may begin
 constexpr std::int64_t largest_image = std::int64_t{1} << 28;  // values, 1 GiB
+constexpr std::int64_t largest_classes = std::int64_t{1} << 24;
 
 struct synthetic_shape {
   std::vector<std::int64_t> sample;  // [C, H, W]
@@ -24,12 +25,10 @@ struct synthetic_shape {
 
 std::optional<synthetic_shape> parse(std::string_view text) {
   synthetic_shape shape;
-  std::int64_t values = 1;
   for (const char separator : {'x', 'x', ':'}) {
     const auto size = take_number(text, separator, largest_number);
-    if (!size || text.empty() || *size > largest_image / values) return std::nullopt;
+    if (!size || text.empty()) return std::nullopt;
     shape.sample.push_back(*size);
-    values *= *size;
   }
   const auto classes = take_number(text, ':', largest_number);
   if (!classes) return std::nullopt;
@@ -39,6 +38,18 @@ std::optional<synthetic_shape> parse(std::string_view text) {
   if (!count || !text.empty()) return std::nullopt;
   shape.count = *count;
   return shape;
+}
+
+// Why it cannot be made; empty: it can.
+std::string too_large(const synthetic_shape& shape) {
+  std::int64_t most = largest_image;
+  for (const auto size : shape.sample) most /= size;
+  if (most == 0)
+    return "an image of more than " + std::to_string(largest_image) + " values is too large";
+  if (shape.classes > largest_classes)
+    return std::to_string(shape.classes) + " classes are too many; allowed: 1 to " +
+           std::to_string(largest_classes);
+  return "";
 }
 
 // Box and Muller's transform: two uniform numbers give two normal ones.
@@ -114,7 +125,11 @@ opened_dataset open_synthetic(std::string_view shape, const dataset_options& opt
   if (!parsed)
     return fail(errc::bad_config, "\"" + options.source +
                                       "\" is not synthetic:CxHxW:CLASSES[:COUNT] with numbers of "
-                                      "at least 1, as in synthetic:3x128x128:1000");
+                                      "1 to " +
+                                      std::to_string(largest_number) +
+                                      ", as in synthetic:3x128x128:1000");
+  if (const auto why = too_large(*parsed); !why.empty())
+    return fail(errc::bad_config, "\"" + options.source + "\": " + why);
   if (auto sound = check_fixed_size(options, parsed->sample[1], parsed->sample[2]); !sound)
     return tl::unexpected(sound.error());
   return guarded(options.source, [&]() -> opened_dataset {

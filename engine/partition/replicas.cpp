@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 #include <ranges>
-#include <utility>
 
 #include "messages/base/format.hpp"
 

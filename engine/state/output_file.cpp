@@ -85,6 +85,20 @@ std::string why_not_replaceable(const fs::path& file) {
   return "the directory " + folder.string() + " cannot be written: " + reason(errno);
 }
 
+std::string why_no_folder(const fs::path& folder) {
+  std::error_code error;
+  const auto whole = fs::absolute(folder, error).lexically_normal();
+  for (auto at = whole;; at = at.parent_path()) {
+    const auto about = look_at(at);
+    if (!about && (errno == ENOENT || errno == ENOTDIR) && at.has_relative_path()) continue;
+    if (!about) return reason(errno);
+    const auto called = at == whole ? "it" : at.string();
+    if (!S_ISDIR(about->st_mode)) return called + " is not a directory";
+    if (::access(at.c_str(), W_OK | X_OK) == 0) return "";
+    return "the directory " + at.string() + " cannot be written: " + reason(errno);
+  }
+}
+
 bool is_same_file(const fs::path& one, const fs::path& other) {
   const auto first = behind_links(one);
   const auto second = behind_links(other);

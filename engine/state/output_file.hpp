@@ -24,6 +24,10 @@ namespace troupe::engine {
 /// Only a regular file is ever replaced.
 [[nodiscard]] std::string why_not_replaceable(const std::filesystem::path& file);
 
+/// Why no file can be made in a folder of this name, which is made itself where there is none;
+/// empty: it seems that it can.
+[[nodiscard]] std::string why_no_folder(const std::filesystem::path& folder);
+
 /// Whether two names are one file, through links and whatever the spelling, also where it does not
 /// exist yet.
 [[nodiscard]] bool is_same_file(const std::filesystem::path& one,

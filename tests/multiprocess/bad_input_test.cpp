@@ -80,26 +80,27 @@ TEST_CASE("Wrong flags are refused by name") {
   refuses({"--model", "resnet19"},
           {"--model: unknown value \"resnet19\"; did you mean \"resnet18\"?; allowed: ",
            "resnext101_32x8d"});
-  refuses({"--partition", "automatic"}, {"cut 'automatic' names no layer; did you mean 'auto'?",
-                                         "--partition takes auto or even"});
+  refuses({"--partition", "automatic"},
+          {"--partition: cut 'automatic' names no layer; did you mean 'auto'?",
+           "--partition takes auto or even"});
   refuses({"--lr", "-1"}, {"--lr", "-1"});
 }
 
 TEST_CASE("Impossible pipelines are refused with the numbers") {
-  refuses({"--stages", "40"}, {"--stages 40: cannot cut 14 layers into 40 stages"});
+  refuses({"--stages", "40"}, {"--stages: cannot cut 14 layers into 40 stages"});
   refuses({"--schedule", "zb-v", "--stages", "8"},
-          {"--stages 8, --schedule zb-v: ", "14 layers into 8 stages with 2 chunks each"});
+          {"--stages: ", "14 layers into 8 stages with 2 chunks each", "schedule: zb-v"});
   refuses(
       {"--schedule", "interleaved-1f1b", "--chunks", "5", "--stages", "3", "--partition", "auto"},
-      {"--stages 3, --schedule interleaved-1f1b, --chunks 5: ", "3 stages with 5 chunks each"});
+      {"--stages: ", "3 stages with 5 chunks each", "schedule: interleaved-1f1b"});
   refuses({"--stages", "2", "--cut", "layer9"}, {"layer9", "layer3"});
   refuses({"--stages", "3", "--cut", "layer3"}, {"makes 2 stages, not 3", "layer3"});
-  refuses({"--classes", "4"}, {"--classes 4", "10"});
+  refuses({"--classes", "4"}, {"--classes: 4 classes are too few: the data has 10"});
 }
 
 TEST_CASE("A micro-batch of one sample, which no batch norm trains on, is refused beforehand") {
-  refuses({"--micro-batches", "8"},
-          {"--batch-size 8, --micro-batches 8: ", "at most --micro-batches 4", "--image-size"});
+  refuses({"--micro-batches", "8"}, {"--micro-batches: 8 micro-batches: a step of 8 samples",
+                                     "at most --micro-batches 4", "--image-size"});
   refuses({"--batch-size", "1", "--micro-batches", "1"}, {"a step of 1 sample", "--batch-size"});
   refuses({"--data", "synthetic:3x32x32:10:13", "--steps", "2"},
           {"the last step of a pass over 13 samples has 5", "at most --micro-batches 2"});
@@ -128,6 +129,46 @@ TEST_CASE("A wrong config file is refused with file, line and key") {
   write(file, "[train\n");
   refuses({"--config", file}, {file.string() + ":1"});
   refuses({"--config", folder / "none.toml"}, {"none.toml"});
+}
+
+TEST_CASE("What only the model and the data show to be wrong is refused with file, line and key") {
+  const scratch_folder folder;
+  const auto file = folder / "run.toml";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"[pipeline]\ncut = [\"layer9\"]\n", ":2:7: pipeline.cut: cut 'layer9' names no layer"},
+      {"[pipeline]\nrecompute = [\"x\"]\n", ":2:13: pipeline.recompute: recompute 'x' names"},
+      {"[pipeline]\nstages = 40\n", ":2:10: pipeline.stages: cannot cut 14 layers"},
+      {"[model]\nclasses = 4\n", ":2:11: model.classes: 4 classes are too few"},
+      {"[optimizer]\ngroups = [\"head.* lr_scale=1\"]\n",
+       ":2:10: optimizer.groups: parameter group 'head.* lr_scale=1' matches no parameter"},
+      {"[checkpoint]\nresume = \"/none\"\n", ":2:10: checkpoint.resume: there is no /none"}};
+  for (const auto& [text, words] : cases) {
+    write(file, text);
+    INFO(text);
+    refuses({"--config", file}, {file.string() + words});
+  }
+  write(file, "[data]\nsource = \"imagenet\"\n");
+  const auto unknown = run_program({"--config", file});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, ContainsSubstring(file.string() + ":2:10: data.source: unknown data "
+                                                            "source \"imagenet\""));
+}
+
+TEST_CASE("A program that is none of Troupe is not launched") {
+  const scratch_folder folder;
+  const auto file = folder / "run.toml";
+  write(file, "[cluster]\nprogram = \"/bin/true\"\n");
+  for (const std::string verb : {"check", "launch", "doctor"}) {
+    const auto outcome = tests::run_other(TROUPE_COMMAND, {verb, file});
+    INFO(verb << ": " << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err,
+               ContainsSubstring(file.string() + ":2:11: cluster.program: /bin/true is no program "
+                                                 "of Troupe"));
+  }
+  const auto as_json = tests::run_other(TROUPE_COMMAND, {"doctor", "--json", file});
+  CHECK(as_json.code == 2);
+  CHECK_THAT(as_json.out, ContainsSubstring("/bin/true is no program of Troupe"));
 }
 
 TEST_CASE("A wrong plan is refused with file, line, action and rule") {

@@ -417,7 +417,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_listen), {"cluster", "link"}},
           {one(check_secret), {"cluster", "link", "node"}},
           {one(check_checkpoint), {"checkpoint", "train"}},
-          {one(check_files), {"model", "observe", "train"}}};
+          {one(check_files), {"checkpoint", "cluster", "model", "observe", "train"}}};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -35,6 +36,30 @@ bool is_plain_name(const std::string& name) {
                               "XYZ0123456789._-") == std::string::npos;
 }
 
+// What a process of the run is called, in its lines and in orders to join.
+bool is_process_name(std::string_view name) {
+  if (name == "trainer") return true;
+  for (const std::string_view kind : {"stage-", "understudy-", "shard-", "worker-"})
+    if (name.starts_with(kind) && name.size() > kind.size() &&
+        name.find_first_not_of("0123456789", kind.size()) == name.npos)
+      return true;
+  return false;
+}
+
+// Why a node cannot have this name; empty: it can.
+std::string wrong_name(const std::string& name) {
+  constexpr std::size_t longest = 64;
+  if (name.size() > longest)
+    return "a name of " + std::to_string(name.size()) +
+           " characters is too long; allowed: " + std::to_string(longest);
+  if (!is_plain_name(name))
+    return '"' + name + "\" is no name of a node; use letters, digits, '.', '_' and '-'";
+  if (is_process_name(name))
+    return '"' + name + "\" is the name of a process of the run; name the node otherwise, as its " +
+           "host";
+  return "";
+}
+
 bool is_executable(const fs::path& file) {
   std::error_code unknown;
   return fs::is_regular_file(file, unknown) && ::access(file.c_str(), X_OK) == 0;
@@ -47,10 +72,7 @@ std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& no
   const auto launch = cluster.launch;
   const bool trainer_is_named = !config.link.listen.empty() || !cluster.network.empty();
   using fault = std::pair<std::string, std::string>;
-  if (!is_plain_name(node.name))
-    return fault("name", '"' + node.name +
-                             "\" is no name of a node; use letters, digits, '.', '_' "
-                             "and '-'");
+  if (const auto why = wrong_name(node.name); !why.empty()) return fault("name", why);
   if (is_over_hosts(launch) && node.host.empty())
     return fault("host",
                  "is left out; name what " + std::string(word_of(launch)) + " is to be told");

@@ -63,7 +63,7 @@ std::string wrong_host(const std::string& text, launch_way launch, bool trainer_
 
 std::string wrong_address(const std::string& text, const cluster_config& cluster) {
   if (text.empty()) return "";
-  if (has_port(text) && !is_address(text))
+  if (!is_host_word(text) || (has_port(text) && !is_address(text)))
     return quoted(text) + " is no address; write HOST or HOST:PORT, with a port from 0 to 65535";
   const auto host = host_of_wanted(text);
   const auto kind = kind_of(host);

@@ -21,6 +21,11 @@ struct output {
   bool replaced_whole;  // at the end; else written to as the run goes on
 };
 
+struct output_folder {
+  std::string option;
+  fs::path folder;
+};
+
 std::vector<output> outputs_of(const trainer_config& config) {
   std::vector<output> all;
   const auto add = [&all](const char* option, const fs::path& file, bool replaced_whole) {
@@ -31,6 +36,13 @@ std::vector<output> outputs_of(const trainer_config& config) {
     add("train.save_state", state_file_of(config.train.save), true);
   add("observe.json", config.observe.json, false);
   add("observe.save_profile", config.observe.save_profile, true);
+  return all;
+}
+
+std::vector<output_folder> folders_of(const trainer_config& config) {
+  std::vector<output_folder> all;
+  if (!config.cluster.logs.empty()) all.push_back({"cluster.logs", config.cluster.logs});
+  if (!config.checkpoint.dir.empty()) all.push_back({"checkpoint.dir", config.checkpoint.dir});
   return all;
 }
 
@@ -54,6 +66,10 @@ result<void> check_outputs(const draft& whole) {
   const auto refuse = [&whole](const output& what, const std::string& why) {
     return fail(errc::bad_config, where(whole, what.option) + ": " + what.file.string() + why);
   };
+  for (const auto& [option, folder] : folders_of(whole.config))
+    if (const auto why = engine::why_no_folder(folder); !why.empty())
+      return fail(errc::bad_config,
+                  where(whole, option) + ": " + folder.string() + " takes no files: " + why);
   std::vector<output> before;
   for (const auto& each : outputs_of(whole.config)) {
     if (const auto why = why_not(each); !why.empty())

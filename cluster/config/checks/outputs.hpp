@@ -5,8 +5,9 @@
 
 namespace troupe::cluster {
 
-/// Whether each file that the run is to write can be written as far as can be seen now, and no two
-/// of them are one file, nor one of them a file of the settings. Nothing is created. Errors:
+/// Whether each file that the run is to write can be written as far as can be seen now, also those
+/// in folders that it makes, and no two of them are one file, nor one of them a file of the
+/// settings. Nothing is created. Errors:
 /// bad_config, beginning with the setting to change.
 [[nodiscard]] result<void> check_outputs(const draft& whole);
 

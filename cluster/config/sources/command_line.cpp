@@ -321,6 +321,12 @@ struct reading {
   }
 };
 
+setting_places places_of(const draft& whole) {
+  std::map<std::string, std::string> places;
+  for (const auto& [name, given] : whole.given) places.emplace(name, given.where());
+  return setting_places(std::move(places));
+}
+
 reading read_sources(const program_info& program, const flag_reader& flags,
                      const std::vector<option>& table) {
   reading all{{.config = program.defaults, .given = {}}, {}};
@@ -334,6 +340,7 @@ reading read_sources(const program_info& program, const flag_reader& flags,
   }
   all.put_over(parse_sets(flags.sets(), table, all.whole.config.cluster.nodes.size()));
   all.put_over(flags.settings());
+  all.whole.config.places = places_of(all.whole);
   return all;
 }
 

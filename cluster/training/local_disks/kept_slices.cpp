@@ -1,6 +1,5 @@
 #include "cluster/training/local_disks/kept_slices.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <utility>

@@ -1,6 +1,5 @@
 #include "cluster/training/needs/card_room_core.hpp"
 
-#include <cstddef>
 #include <cstdint>
 
 #include "engine/step/stage_name.hpp"

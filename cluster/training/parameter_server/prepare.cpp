@@ -17,14 +17,15 @@ result<void> check_shares(const server_application& program, const trainer_confi
   const auto workers = config.own.of<server_settings>().workers;
   const auto samples = data.size(engine::split::train);
   if (samples < train.batch_size)
-    return fail(errc::bad_data, config.data.source + " has " + std::to_string(samples) +
+    return fail(errc::bad_data, config.places.of("train.batch_size") + ": " + config.data.source +
+                                    " has " + std::to_string(samples) +
                                     " training samples, less than a batch of " +
                                     std::to_string(train.batch_size));
   if (train.batch_size / workers >= program.least_share(order, data)) return {};
   return fail(errc::bad_config,
-              "--batch-size " + std::to_string(train.batch_size) + ", --workers " +
-                  std::to_string(workers) +
-                  ": a worker's share of a batch is one sample; a batch norm of " +
+              config.places.of("server.workers", "train.batch_size") + ": a worker's share of " +
+                  std::to_string(train.batch_size) + " samples a batch, with " +
+                  std::to_string(workers) + " workers, is one; a batch norm of " +
                   config.model.name +
                   " needs 2 of this size: take a larger --batch-size, fewer --workers, or a "
                   "larger --image-size where the data has one");

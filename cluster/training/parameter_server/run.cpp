@@ -311,7 +311,7 @@ result<run_end> run_server_trainer(const server_application& program,
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
   if (run->is_complete) return run_end{};
-  if (auto takes = checkpoint_keeper::try_folder(config.checkpoint); !takes)
+  if (auto takes = checkpoint_keeper::try_folder(config); !takes)
     return tl::unexpected(takes.error());
   auto where = process_launcher_of(config);
   if (!where) return tl::unexpected(where.error());

@@ -59,7 +59,7 @@ using driver = std::function<result<void>(node_group&)>;
 result<run_end> drive_nodes(const application& program, const trainer_config& config,
                             actors::progress_settings progress, driver drive,
                             run_control& control) {
-  if (auto takes = checkpoint_keeper::try_folder(config.checkpoint); !takes)
+  if (auto takes = checkpoint_keeper::try_folder(config); !takes)
     return tl::unexpected(takes.error());
   warn_of_threads(config);
   auto placed = place_nodes(program, config);

@@ -30,10 +30,11 @@ result<void> check_complete(const trainer_config& config, std::uint64_t steps,
   const auto& save = config.train.save;
   std::error_code absent;
   if (config.checkpoint.resume != "auto")
-    return fail(errc::bad_config,
-                "checkpoint.resume: " + has_all + "; give it more (--steps, --epochs)");
+    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " + has_all +
+                                      "; give it more (--steps, --epochs)");
   if (!save.empty() && !std::filesystem::exists(save, absent))
-    return fail(errc::bad_config, "checkpoint.resume: " + has_all + ", but " + save.string() +
+    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " + has_all +
+                                      ", but " + save.string() +
                                       " is not there; troupe checkpoint export " + folder.string() +
                                       " " + save.string() + " writes it");
   log::info(has_all + ": nothing is left to do");

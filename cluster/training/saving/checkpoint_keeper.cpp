@@ -1,6 +1,5 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <system_error>
 #include <utility>
@@ -44,7 +43,7 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
   const bool is_step = stop == end && status == std::errc();
   std::error_code why;
   if (!is_step && !std::filesystem::exists(which, why))
-    return fail(errc::bad_config, "checkpoint.resume: there is no " + which +
+    return fail(errc::bad_config, "there is no " + which +
                                       "; allowed: latest, auto, the number of a step, and the "
                                       "folder of a checkpoint");
   auto found = is_step ? folder.of_step(step) : read_whole(which);
@@ -218,9 +217,9 @@ result<void> check_settings(const whole_checkpoint& of, const trainer_config& co
   for (const auto& [name, value] : of.manifest.settings) {
     const auto ours = own.find(name);
     if (ours == own.end() || ours->second == value) continue;
-    return fail(errc::bad_config, "checkpoint.resume: " + of.folder.string() +
-                                      " is of a run with " + name + " = " + value +
-                                      ", and this one has " + ours->second +
+    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " +
+                                      of.folder.string() + " is of a run with " + name + " = " +
+                                      value + ", and this one has " + ours->second +
                                       ": give it the same, or begin another run from its weights "
                                       "(troupe checkpoint export " +
                                       of.folder.string() + " FILE, then --init FILE)");
@@ -231,7 +230,9 @@ result<void> check_settings(const whole_checkpoint& of, const trainer_config& co
 result<std::optional<whole_checkpoint>> find_resumed(
     const trainer_config& config, const std::map<std::string, double>& model_options) {
   auto found = found_by(config.checkpoint);
-  if (!found || !*found) return found;
+  if (!found)
+    return tl::unexpected(config.places.blame("checkpoint.resume", std::move(found.error())));
+  if (!*found) return found;
   if (auto same = check_settings(**found, config, model_options); !same)
     return tl::unexpected(same.error());
   return found;
@@ -247,10 +248,10 @@ checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
       record_(static_cast<std::uint32_t>(config.train.accumulate), steps),
       last_time_(now) {}
 
-result<void> checkpoint_keeper::try_folder(const checkpoint_config& config) {
-  if (config.dir.empty()) return {};
-  const auto taken = checkpoint_folder(config.dir).prepare();
-  if (!taken) return fail(taken.error().code, "checkpoint.dir: " + taken.error().text);
+result<void> checkpoint_keeper::try_folder(const trainer_config& config) {
+  if (config.checkpoint.dir.empty()) return {};
+  const auto taken = checkpoint_folder(config.checkpoint.dir).prepare();
+  if (!taken) return tl::unexpected(config.places.blame("checkpoint.dir", taken.error()));
   return {};
 }
 
@@ -260,7 +261,7 @@ result<checkpoint_keeper> checkpoint_keeper::open(
   checkpoint_keeper made(config, model_options, steps, now);
   if (config.checkpoint.dir.empty()) return made;
   auto taken = made.folder_.prepare();
-  if (!taken) return fail(taken.error().code, "checkpoint.dir: " + taken.error().text);
+  if (!taken) return tl::unexpected(config.places.blame("checkpoint.dir", taken.error()));
   made.taken_ = std::move(*taken);
   return made;
 }
@@ -271,8 +272,9 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
   const auto room = folder_.free_bytes();
   if (!room || *room >= weight_bytes) return;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-  log::warning("checkpoint.dir: " + config_->checkpoint.dir.string() + " has " + mib(*room) +
-               " left, and the weights alone of one checkpoint need " + mib(weight_bytes));
+  log::warning(config_->places.of("checkpoint.dir") + ": " + config_->checkpoint.dir.string() +
+               " has " + mib(*room) + " left, and the weights alone of one checkpoint need " +
+               mib(weight_bytes));
 }
 
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {

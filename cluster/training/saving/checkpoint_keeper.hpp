@@ -58,7 +58,7 @@ class checkpoint_keeper {
 
   /// Whether checkpoints can be written into the folder that [checkpoint] names, if it names one:
   /// what `open` refuses later, before other hosts are asked for anything. Errors: as `open`.
-  [[nodiscard]] static result<void> try_folder(const checkpoint_config& config);
+  [[nodiscard]] static result<void> try_folder(const trainer_config& config);
 
   /// `config` outlives it. `steps`: that are in what the run begins with. Errors: io_failed, where
   /// no checkpoint can be written, or another run has the folder.

@@ -194,7 +194,7 @@ TEST_CASE("A folder that takes no checkpoint is refused before the first step") 
     const auto outcome = run_program(two_stages({"--checkpoint-dir", where.string()}));
     INFO(outcome.err);
     CHECK(outcome.code == 2);
-    CHECK_THAT(outcome.last_line(), ContainsSubstring("checkpoint.dir: " + where.string()));
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("--checkpoint-dir: " + where.string()));
     CHECK_THAT(outcome.last_line(), ContainsSubstring(why));
     CHECK_THAT(outcome.err, !ContainsSubstring("step 1/"));
   };
@@ -217,7 +217,7 @@ TEST_CASE("A disk that is too small is warned of at the start, and training goes
       run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}));
   INFO(outcome.err);
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, ContainsSubstring("warning: checkpoint.dir: " + where +
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: --checkpoint-dir: " + where +
                                             " has 8 MiB left, "
                                             "and the weights alone of one checkpoint need 42 MiB"));
   for (const auto* step : {"4", "8", "12"})

@@ -243,12 +243,13 @@ TEST_CASE("What a parameter server cannot do is refused in one line") {
   refuses({"--workers", "3", "--batch-size", "64"}, {"3 workers", "batch of 64"});
   refuses({"--link", "loopback"}, {"--link", "auto, tcp, shm"});
   refuses({"--model", "wide", "--data", "fashion-mnist"}, {"wide", "clicks:FIELDS:ROWS"});
-  refuses({"--model", "wide", "--data", "clicks:4"}, {"clicks:4", "clicks:FIELDS:ROWS"});
+  refuses({"--model", "wide", "--data", "clicks:4"},
+          {"--data: ", "clicks:4", "clicks:FIELDS:ROWS"});
   refuses({"--model", "deep"}, {"--model: unknown value \"deep\"", "wide, resnet18"});
   refuses({"--model", "resnet19"}, {"did you mean \"resnet18\"?"});
   refuses({"--staleness", "2"}, {"--staleness: is of asynchronous workers only"});
   refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "2"},
-          {"--batch-size 2, --workers 2: ", "share of a batch is one sample"});
+          {"--batch-size: ", "share of 2 samples a batch, with 2 workers, is one"});
   refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "64"},
           {"8 training samples", "64"});
   const scratch_folder folder;

@@ -251,16 +251,28 @@ TEST_CASE("synthetic images are normal, their labels uniform") {
 }
 
 TEST_CASE("a malformed synthetic source is refused with an example") {
-  for (const auto* text : {"synthetic:", "synthetic:3x8x8", "synthetic:3x8:10", "synthetic:3x8x8:",
-                           "synthetic:0x8x8:10", "synthetic:3x8x8:0", "synthetic:3x8x8:10:0",
-                           "synthetic:3x-8x8:10", "synthetic:3x8x8:10:5:6", "synthetic:3x8x8:10:5x",
-                           "synthetic:9999999x9999999x9999999:2", "synthetic:3x8x8:99999999999999",
+  for (const auto* text : {"synthetic:", "synthetic:3x8x8", "synthetic:3x8:10",
+                           "synthetic:3x8x8:", "synthetic:0x8x8:10", "synthetic:3x8x8:0",
+                           "synthetic:3x8x8:10:0", "synthetic:3x-8x8:10", "synthetic:3x8x8:10:5:6",
+                           "synthetic:3x8x8:10:5x", "synthetic:3x8x8:99999999999999",
                            "synthetic:3x8x8:10:99999999999999999999", "synthetic:axbxc:d"}) {
     INFO(text);
     const auto problem = refusal(source(text));
     CHECK(problem.code == errc::bad_config);
     CHECK_THAT(problem.text, ContainsSubstring("synthetic:CxHxW:CLASSES"));
   }
+}
+
+TEST_CASE("numbers of a synthetic source that are too large are refused with the range") {
+  CHECK_THAT(refusal(source("synthetic:3x8x8:10:99999999999999")).text,
+             ContainsSubstring("with numbers of 1 to 1099511627776"));
+}
+
+TEST_CASE("synthetic images and classes that no model takes are refused with what is allowed") {
+  CHECK_THAT(refusal(source("synthetic:9999999x9999999x9999999:2")).text,
+             ContainsSubstring("an image of more than 268435456 values is too large"));
+  CHECK_THAT(refusal(source("synthetic:3x8x8:16777217")).text,
+             ContainsSubstring("16777217 classes are too many; allowed: 1 to 16777216"));
 }
 
 TEST_CASE("unknown sources and impossible options are refused with what is possible") {
@@ -282,8 +294,8 @@ TEST_CASE("unknown sources and impossible options are refused with what is possi
         row{"txt", "text"}, row{bare + "/words.txt", "text:" + bare + "/words.txt"},
         row{bare + "/d.safetensors", "safetensors:" + bare + "/d.safetensors"}})
     CHECK_THAT(refusal(source(given)).text,
-               ContainsSubstring("--data: unknown data source \"" + given + "\"; did you mean " +
-                                 meant + "? known are: fashion-mnist"));
+               ContainsSubstring("unknown data source \"" + given + "\"; did you mean " + meant +
+                                 "? known are: fashion-mnist"));
   CHECK_THAT(refusal(source("imagenet")).text, !ContainsSubstring("did you mean"));
   auto options = source("synthetic:3x8x8:10");
   options.image_size = -1;
