@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/free_memory.hpp"
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
 
@@ -152,6 +153,12 @@ TEST_CASE("What only the model and the data show to be wrong is refused with fil
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, ContainsSubstring(file.string() + ":2:10: data.source: unknown data "
                                                             "source \"imagenet\""));
+}
+
+TEST_CASE("A layer that no memory here holds is refused before it is measured") {
+  if (engine::read_free_memory().bytes > std::uint64_t{120} << 30) SKIP("this machine holds it");
+  refuses({"--check", "--model", "resnet50", "--data", "synthetic:3x32x32:16777216:8"},
+          {"the layer 'fc' alone has 131", " MiB of weights, but ", "are free on this machine"});
 }
 
 TEST_CASE("A program that is none of Troupe is not launched") {

@@ -14,10 +14,12 @@
 #include "actors/recovery/kept_versions.hpp"
 #include "cluster/hosts/keepers_core.hpp"
 #include "cluster/training/partitioning.hpp"
+#include "engine/base/free_memory.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
 #include "engine/partition/profile.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -34,11 +36,31 @@ void add_where_computed(engine::stage_memory& to, double bytes) {
   to.on_device += bytes;
 }
 
-double largest_layer_bytes(const prepared_run& run) {
-  double most = 0;
-  for (std::size_t i = 0; i < run.layers.size(); ++i)
-    most = std::max(most, static_cast<double>(actors::bytes_of(tensors_of(run, {i, i + 1}))));
+/// The layer that takes the most memory to be drawn.
+struct largest_layer {
+  std::size_t index = 0;
+  double bytes = 0;  // of its parameters and buffers
+};
+
+largest_layer largest_layer_of(const prepared_run& run) {
+  largest_layer most;
+  for (std::size_t i = 0; i < run.layers.size(); ++i) {
+    const auto bytes = static_cast<double>(actors::bytes_of(tensors_of(run, {i, i + 1})));
+    if (bytes > most.bytes) most = {i, bytes};
+  }
   return most;
+}
+
+/// Whether it can be drawn here, to be measured. What cannot would not end this process alone.
+result<void> check_drawable(const prepared_run& run, const largest_layer& largest) {
+  constexpr double mebi = 1 << 20;
+  const double room = actors::free_bytes(engine::read_free_memory());
+  if (largest.bytes <= room) return {};
+  return fail(errc::bad_config,
+              format("the layer '%s' alone has %.0f MiB of weights, but %.0f MiB "
+                     "are free on this machine, where its activations are "
+                     "measured; take a smaller model, or another machine",
+                     run.layer_names[largest.index].c_str(), largest.bytes / mebi, room / mebi));
 }
 
 std::vector<std::size_t> cuts_of(const prepared_run& run) {
@@ -172,6 +194,8 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto parts = static_cast<std::int64_t>(run.microbatches);
   const auto samples = first_samples(*run.data, (how->batch_size + parts - 1) / parts);
   if (!samples) return tl::unexpected(samples.error());
+  const auto largest = largest_layer_of(run);
+  if (auto fits = check_drawable(run, largest); !fits) return tl::unexpected(fits.error());
   const auto profile = measure_bytes(run, config, known, *samples);
   if (!profile) return tl::unexpected(profile.error());
   how->sample_bytes = bytes_of_sample(*samples);
@@ -183,10 +207,9 @@ result<predicted_memory> predict_memory(const application& program, const traine
       engine::predict(*costs, *how, planned_microbatches(config, run.microbatches), cuts_of(run));
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
-  const double drawn = largest_layer_bytes(run);
   for (const auto& stage : made->stages) {
     all.stages.push_back(stage.memory);
-    add_on_host(all.stages.back(), drawn);
+    add_on_host(all.stages.back(), largest.bytes);
   }
   const auto micro_batch = samples->inputs.nbytes() + samples->labels.nbytes();
   const double remembered = logs_edges(config) ? config.train.accumulate : 0;
