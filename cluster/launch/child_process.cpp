@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +19,8 @@
 
 namespace troupe::cluster {
 namespace {
+
+constexpr std::chrono::milliseconds longest_start{2000};  // of what is forked, to its own program
 
 struct pipe_ends {
   descriptor read;
@@ -125,6 +130,14 @@ void keep_exit_codes() {
 
 // Waits until the child has become its program: nothing, or why it could not.
 std::optional<start_failure> failure_of_start(int fd) {
+  // One that is stopped before it has started is not waited for: who expects it says that it is
+  // late.
+  pollfd word{fd, POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&word, 1, static_cast<int>(longest_start.count()));
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) return std::nullopt;
   start_failure why;
   ssize_t count = 0;
   do {
@@ -144,6 +157,21 @@ tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& 
                        : "(" + executable(spec.program) + "): " + reason));
 }
 
+constexpr const char* words_on_memory =
+    ", as the system kills where memory runs out, of the machine or of a control group (see "
+    "dmesg): "
+    "raise the limit, or take smaller micro-batches (more of them), recompute activations or put "
+    "fewer stages on this host";
+
+/// How many processes the system has killed for lack of memory, in any control group.
+std::uint64_t memory_kills() {
+  std::ifstream counters("/proc/vmstat");
+  std::string name;
+  for (std::uint64_t count = 0; counters >> name >> count;)
+    if (name == "oom_kill") return count;
+  return 0;
+}
+
 }  // namespace
 
 std::string name_of_signal(int number) {
@@ -153,7 +181,9 @@ std::string name_of_signal(int number) {
 }
 
 std::string describe(const child_exit& ended) {
-  if (ended.signal != 0) return ended.name + " was killed by " + name_of_signal(ended.signal);
+  if (ended.signal != 0)
+    return ended.name + " was killed by " + name_of_signal(ended.signal) +
+           (ended.lacked_memory ? words_on_memory : "");
   if (ended.code < 0) return ended.name + " ended, and its exit code is lost";
   return ended.name + " exited with code " + std::to_string(ended.code);
 }
@@ -187,6 +217,7 @@ result<child_process> child_process::start(const child_spec& spec) {
   pid_t pid = is_this_program(spec) ? copy_of_zygote(how) : 0;
   if (pid == 0) pid = fork_and_become(how);
   if (pid < 0) return cannot_start(spec, {errno});
+  child.memory_kills_ = memory_kills();
   child.pid_ = pid;  // from here on it is killed and reaped if anything fails
   failure.write.reset();
   if (const auto why = failure_of_start(failure.read.get())) return cannot_start(spec, *why);
@@ -199,12 +230,14 @@ result<child_process> child_process::start(const child_spec& spec) {
 child_process::child_process(child_process&& other) noexcept
     : name_(std::move(other.name_)),
       pid_(std::exchange(other.pid_, 0)),
+      memory_kills_(other.memory_kills_),
       pidfd_(std::move(other.pidfd_)),
       output_(std::move(other.output_)) {}
 
 child_process& child_process::operator=(child_process&& other) noexcept {
   std::swap(name_, other.name_);
   std::swap(pid_, other.pid_);
+  std::swap(memory_kills_, other.memory_kills_);
   std::swap(pidfd_, other.pidfd_);
   std::swap(output_, other.output_);
   return *this;
@@ -242,6 +275,7 @@ std::optional<child_exit> child_process::try_reap() {
   } else {
     ended.code = 0;
     ended.signal = how.si_status;
+    ended.lacked_memory = ended.signal == SIGKILL && memory_kills() > memory_kills_;
   }
   return ended;
 }

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -32,6 +33,8 @@ struct child_exit {
   pid_t pid = 0;
   int code = 0;    ///< Exit code, where it exited.
   int signal = 0;  ///< The signal that killed it, or 0.
+  /// Killed by SIGKILL, and the system had killed for lack of memory since it was started.
+  bool lacked_memory = false;
 
   [[nodiscard]] bool ok() const noexcept { return code == 0 && signal == 0; }
 
@@ -41,7 +44,8 @@ struct child_exit {
 /// "signal 9 (SIGKILL)"
 [[nodiscard]] std::string name_of_signal(int number);
 
-/// "stage-1 exited with code 3", "stage-1 was killed by signal 9 (SIGKILL)".
+/// "stage-1 exited with code 3", "stage-1 was killed by signal 9 (SIGKILL)"; what to do where it
+/// lacked memory.
 [[nodiscard]] std::string describe(const child_exit& ended);
 
 /// One running child process. Owns it: the destructor kills and reaps it, with every process it has
@@ -90,7 +94,8 @@ class child_process {
   void kill_and_reap() noexcept;
 
   std::string name_;
-  pid_t pid_ = 0;  // 0: nothing to reap
+  pid_t pid_ = 0;                   // 0: nothing to reap
+  std::uint64_t memory_kills_ = 0;  // of the system, before it was started
   descriptor pidfd_;
   pipes output_;
 };

@@ -254,9 +254,11 @@ result<launch_choice> choose_launcher(const trainer_config& config,
     return tl::unexpected(listens.error());
   if (config.cluster.launch == launch_way::none)
     return launch_choice{make_awaited_nodes(std::move(*link)), config.link.listen};
-  return make_process_launcher(std::move(*link), config.observe.verbose).map([&](auto where) {
-    return launch_choice{std::move(where), config.link.listen};
-  });
+  return make_process_launcher(std::move(*link), config.observe.verbose,
+                               names.size() + config.cluster.understudies)
+      .map([&](auto where) {
+        return launch_choice{std::move(where), config.link.listen};
+      });
 }
 
 }  // namespace troupe::cluster

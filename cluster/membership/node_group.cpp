@@ -184,7 +184,7 @@ void node_group::end_suspect() {
   if (!found) return;
   const error why{errc::peer_lost,
                   found->by + " has lost sight of " + found->of + ", which others have not"};
-  if (!hung_) hung_ = why;
+  if (!hung_) hung_ = actors::progress_core::hung{found->of, why};
   lock.unlock();
   log::warning(why.text + ": it is lost");
   node_->lose(found->of, why);
@@ -200,7 +200,8 @@ void node_group::perform(const actors::progress_core::effects& what) {
     } else if (const auto* hung = std::get_if<actors::progress_core::hung>(&effect)) {
       {
         const std::scoped_lock lock(mutex_);
-        if (!hung_) hung_ = error{errc::peer_lost, hung->why.text};
+        if (!hung_)
+          hung_ = actors::progress_core::hung{hung->node, {errc::peer_lost, hung->why.text}};
       }
       log::warning(hung->why.text + ": it is lost");
       node_->lose(hung->node, hung->why);
@@ -345,7 +346,7 @@ error node_group::leave_out(std::size_t place, const error& why) {
   auto told = explain_of({name}, {errc::peer_lost, why.text}, waits.last_word);
   {
     const std::scoped_lock lock(mutex_);
-    if (hung_ && hung_->text.find(name) != std::string::npos) hung_.reset();
+    if (hung_ && hung_->node == name) hung_.reset();
   }
   if (auto ended = launcher_->give_up(name); !ended) log::warning(ended.error().text);
   return told;
@@ -360,7 +361,7 @@ error node_group::explain_of(const std::vector<std::string>& nodes, const error&
   if (why.code != errc::peer_lost) return why;
   {
     const std::scoped_lock lock(mutex_);
-    if (hung_) return *hung_;
+    if (hung_ && std::ranges::find(nodes, hung_->node) != nodes.end()) return hung_->why;
   }
   // The system's word on a process that has ended comes for sure, once all of its memory is freed.
   const bool comes = why.text.find(" has ended, and was silent ") != std::string::npos;

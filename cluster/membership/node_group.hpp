@@ -133,7 +133,8 @@ class node_group {
   /// Nodes that are not replaced, and why they are lost: not all will end in order. Guarded.
   std::map<std::string, error> lost_;
   std::optional<countdown_core> countdown_;  // while nodes are waited for; guarded
-  std::optional<error> hung_;   // the first node that was, or was out of sight; guarded
+  std::optional<actors::progress_core::hung>
+      hung_;                    // the first that was, or was out of sight; guarded
   suspicions_core suspicions_;  // guarded
   std::unique_ptr<actors::node> node_;
   std::vector<std::string> first_names_;  // by place

@@ -84,10 +84,12 @@ struct process_link {
 
 /// Processes of this program, started with --join, over UCX. They are handed the secret through a
 /// pipe: it is in no argument, environment or file. Each is marked in its environment as a node
-/// of this process. Errors: bad_config in a node, which has not served as its command line says
-/// and would start nodes without end; io_failed.
+/// of this process. `processes`: as many as there will be, for which open files must suffice.
+/// Errors: bad_config in a node, which has not served as its command line says and would start
+/// nodes without end; io_failed.
 [[nodiscard]] result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link,
-                                                                           bool verbose);
+                                                                           bool verbose,
+                                                                           std::size_t processes);
 
 /// Threads of this process over the loopback link, which build stages.
 [[nodiscard]] std::unique_ptr<node_launcher> make_thread_launcher(registries known);

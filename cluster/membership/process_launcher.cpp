@@ -121,8 +121,13 @@ class process_launcher final : public node_launcher {
 
   result<void> give_up(const std::string& name) override {
     group_.kill(name);
-    if (!ends_->forgive(name, actors::usual_deadlines.end))
-      return fail(errc::io_failed, name + " was killed, and has not ended");
+    if (!ends_->forgive(name, actors::usual_deadlines.end)) {
+      log::warning(name +
+                   " was killed, and has not ended, as one that a disk holds up; it is waited "
+                   "for another minute");
+      if (!ends_->forgive(name, std::chrono::minutes(1)))
+        return fail(errc::io_failed, name + " was killed, and has not ended");
+    }
     if (given_up_.insert(name).second) --there_;
     return {};
   }
@@ -187,13 +192,14 @@ result<process_link> process_link_of(const node_options& options) {
       .beyond_loopback = !is_loopback(messages::meeting_place::parse(options.join).outside)};
 }
 
-result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, bool verbose) {
+result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, bool verbose,
+                                                             std::size_t processes) {
   if (was_launched())
     return fail(errc::bad_config,
                 "this process was started as a node, with --join, and would start nodes of its "
                 "own without end: where read_command_line gives node_options, main must serve with "
                 "them (run_node, as troupe::main does) before it starts any");
-  if (auto room = allow_open_files(own_files + files_a_child); !room)
+  if (auto room = allow_open_files(own_files + processes * files_a_child); !room)
     return tl::unexpected(room.error());
   auto ended = std::make_shared<child_ends>();
   auto group = process_group::create(

@@ -27,12 +27,13 @@ std::string listening_setting(const node_options& options) {
 
 }  // namespace
 
-result<std::unique_ptr<node_launcher>> process_launcher_of(const trainer_config& config) {
+result<std::unique_ptr<node_launcher>> process_launcher_of(const trainer_config& config,
+                                                           std::size_t processes) {
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
   if (auto listens = check_trainer_listens(config.link.listen); !listens)
     return tl::unexpected(listens.error());
-  return make_process_launcher(std::move(*link), config.observe.verbose);
+  return make_process_launcher(std::move(*link), config.observe.verbose, processes);
 }
 
 actors::progress_settings progress_of(const trainer_config& config) {

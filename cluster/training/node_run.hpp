@@ -24,10 +24,10 @@ struct node_run {
   std::size_t understudies = 0;
 };
 
-/// A launcher of processes of this program, linked as the config says. Errors: bad_config,
+/// A launcher of so many processes of this program, linked as the config says. Errors: bad_config,
 /// io_failed.
 [[nodiscard]] result<std::unique_ptr<node_launcher>> process_launcher_of(
-    const trainer_config& config);
+    const trainer_config& config, std::size_t processes);
 
 /// When work counts as slow or hung.
 [[nodiscard]] actors::progress_settings progress_of(const trainer_config& config);

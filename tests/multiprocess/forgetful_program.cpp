@@ -31,7 +31,8 @@ off_t count_oneself() {
 result<void> start() {
   auto link = cluster::process_link_of(cluster::link_config{});
   if (!link) return tl::unexpected(link.error());
-  auto made = cluster::make_process_launcher(std::move(*link), /*verbose=*/false);
+  auto made = cluster::make_process_launcher(std::move(*link), /*verbose=*/false,
+                                             /*processes=*/2);
   if (!made) return tl::unexpected(made.error());
   const std::shared_ptr<cluster::node_launcher> nodes = std::move(*made);
   const auto group = cluster::node_group::start(nodes, {"stage-0", "stage-1"}, "");

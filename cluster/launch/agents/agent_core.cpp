@@ -116,7 +116,7 @@ agent_core::effects agent_core::wrote(std::string_view name, output_stream strea
 
 agent_core::effects agent_core::ended(const child_exit& how) {
   running_.erase(how.name);
-  effects out{tell{events::ended{how.name, how.pid, how.code, how.signal}}};
+  effects out{tell{events::ended{how.name, how.pid, how.code, how.signal, how.lacked_memory}}};
   std::ranges::move(leave_if_done(), std::back_inserter(out));
   return out;
 }

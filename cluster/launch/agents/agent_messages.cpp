@@ -68,7 +68,7 @@ std::optional<agent_event> event_of(const std::string& is, const json& what) {
                         what.at("text").get<std::string>()};
   if (is == "ended")
     return events::ended{name(), what.at("pid").get<std::int64_t>(), what.at("code").get<int>(),
-                         what.at("signal").get<int>()};
+                         what.at("signal").get<int>(), what.at("lacked_memory").get<bool>()};
   return std::nullopt;
 }
 
@@ -127,11 +127,9 @@ std::string encode(const agent_event& event) {
                                    {"text", what.text}};
                      },
                      [](const events::ended& what) {
-                       return json{{"is", "ended"},
-                                   {"name", what.name},
-                                   {"pid", what.pid},
-                                   {"code", what.code},
-                                   {"signal", what.signal}};
+                       return json{{"is", "ended"},         {"name", what.name},
+                                   {"pid", what.pid},       {"code", what.code},
+                                   {"signal", what.signal}, {"lacked_memory", what.lacked_memory}};
                      },
                      [](const events::alive&) {
                        return json{{"is", "alive"}};

@@ -119,6 +119,7 @@ struct ended {
   std::int64_t pid = 0;
   int code = 0;
   int signal = 0;
+  bool lacked_memory = false;  ///< As in child_exit.
   bool operator==(const ended&) const = default;
 };
 

@@ -103,7 +103,8 @@ session_core::effects session_core::heard_event(std::string_view line) {
                                      "; its processes are ended with it");
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
-    return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};
+    return {process_ended{
+        {end->name, static_cast<pid_t>(end->pid), end->code, end->signal, end->lacked_memory}}};
   }
   return {};
 }

@@ -313,12 +313,13 @@ result<run_end> run_server_trainer(const server_application& program,
   if (run->is_complete) return run_end{};
   if (auto takes = checkpoint_keeper::try_folder(config); !takes)
     return tl::unexpected(takes.error());
-  auto where = process_launcher_of(config);
+  auto names = node_names(config.own.of<server_settings>());
+  auto where = process_launcher_of(config, names.size());
   if (!where) return tl::unexpected(where.error());
   return run_nodes(
       {.where = std::move(*where),
        .listen = config.link.listen,
-       .names = node_names(config.own.of<server_settings>()),
+       .names = std::move(names),
        .progress = progress_of(config),
        .drive = [&](node_group& group) { return drive(group, config, *run, control); }},
       config, control);

@@ -40,6 +40,7 @@ TEST_CASE("every order and event comes back from its line as it was") {
       events::refused{"stage-0", "no \"such\" folder"},
       events::line{"stage-0", output_stream::err, "tab\tand \x1b[1mcolour"},
       events::ended{"stage-0", 12, 3, 0},
+      events::ended{"stage-0", 12, 0, 9, true},
       events::alive{},
       events::asked_to_end{},
       events::signalled{10},

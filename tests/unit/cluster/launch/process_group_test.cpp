@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <string>
@@ -13,6 +14,8 @@
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "tests/memory_groups.hpp"
+#include "tests/scratch_folder.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
 
 using namespace troupe;
@@ -337,4 +340,37 @@ TEST_CASE("when a parent is killed its children die with it") {
   CHECK(ends(parent->pid()));
   CHECK(ends(a));
   CHECK(ends(b));
+}
+
+TEST_CASE_METHOD(watched_group, "a child that the system kills for lack of memory is reported so") {
+  if (!memory_groups::work()) SKIP("no control group of memory can be made here");
+  const scratch_folder here;
+  memory_groups groups(std::uint64_t{32} << 20);
+  const auto eater = groups.script(here.path() / "eater", "tail");
+  REQUIRE(group.start({"stage-1", {"/dev/zero"}, {}, eater}));
+  REQUIRE(group.wait(bound));
+  REQUIRE(reports.all().size() == 1);
+  CHECK(reports.all().front().starts_with(
+      "exit stage-1 was killed by signal 9 (SIGKILL), as the system kills where memory runs out"));
+}
+
+TEST_CASE("a child that is stopped before it is its program holds up nobody") {
+  bool was_held = false;
+  for (int i = 0; i < 300 && !was_held; ++i) {
+    std::atomic<bool> over = false;
+    std::thread stopper([&over] {
+      while (!over)
+        for (const auto pid : children_of(::getpid()))
+          if (::kill(pid, SIGSTOP) == 0) return;
+    });
+    const auto before = steady_clock::now();
+    auto child = child_process::start(shell("stage-1", "sleep 60"));
+    was_held = steady_clock::now() - before > 1s;
+    over = true;
+    stopper.join();
+    CHECK(child.has_value());
+    CHECK(steady_clock::now() - before < bound);
+  }
+  CHECK(no_child_is_left());
+  if (!was_held) SKIP("no child was stopped so early");
 }
