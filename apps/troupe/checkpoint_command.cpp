@@ -18,6 +18,7 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "messages/base/format.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -144,7 +145,7 @@ ordered_json to_json(const std::vector<listed>& rows, std::int64_t now) {
 
 std::string state_text(const listed& row) {
   auto text = row.state;
-  if (!row.problem.empty()) text += ": " + row.problem;
+  if (!row.problem.empty()) text += ": " + printable(row.problem);
   if (row.elsewhere > 0) text += ", " + count_text(row.elsewhere, "file") + " on other hosts alone";
   return text;
 }
@@ -249,16 +250,17 @@ std::string to_text(const opened_file& file) {
   const auto& hosts = file.known.hosts;
   const auto kept = hosts.empty() ? "" : ", kept by " + cluster::hosts_text(hosts);
   const auto size = bytes_text(file.known.sums.bytes);
-  if (!file.reader) return "\n" + file.name + ": " + size + kept + ", not on this host\n";
+  if (!file.reader)
+    return "\n" + printable(file.name) + ": " + size + kept + ", not on this host\n";
   const auto& tensors = file.reader->tensors();
   std::size_t widest = 0;
   for (const auto& each : tensors) widest = std::max(widest, each.name.size());
-  std::string text = "\n" + file.name + ": " + size + ", " + std::to_string(tensors.size()) +
-                     " tensors" + kept + "\n";
+  std::string text = "\n" + printable(file.name) + ": " + size + ", " +
+                     std::to_string(tensors.size()) + " tensors" + kept + "\n";
   for (const auto& each : tensors)
-    text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest), each.name.c_str(),
-                   type_text(each).c_str(), bytes_text(each.end - each.begin).c_str(),
-                   shape_text(each.shape).c_str());
+    text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest),
+                   printable(each.name).c_str(), type_text(each).c_str(),
+                   bytes_text(each.end - each.begin).c_str(), shape_text(each.shape).c_str());
   return text;
 }
 
@@ -288,7 +290,7 @@ result<checkpoint_answer> inspect(const checkpoint_request& request, std::int64_
     text += format("%-22s %.17g, for %u steps\n", "loss scale", scaler->scale,
                    static_cast<unsigned>(scaler->applied));
   for (const auto& [name, value] : manifest->settings)
-    text += format("%-22s %s\n", name.c_str(), value.c_str());
+    text += format("%-22s %s\n", printable(name).c_str(), printable(value).c_str());
   for (const auto& each : *files) text += to_text(each);
   return checkpoint_answer{std::move(text), ""};
 }
@@ -333,14 +335,14 @@ ordered_json to_json(const verified& one) {
 
 std::string to_text(const verified& one) {
   std::string text;
-  for (const auto& each : one.faults) text += each.text() + "\n";
+  for (const auto& each : one.faults) text += printable(each.text()) + "\n";
   const auto here = one.manifest ? one.manifest->files.size() - one.elsewhere.size() : 0;
   if (one.faults.empty() && here > 0)
     text = one.folder.string() + (one.elsewhere.empty() ? ": whole, " : ": here ") +
            std::to_string(here) + " files, " + bytes_text(bytes_here(one.folder, *one.manifest)) +
            "; every byte is as it was written, and every value is finite\n";
   for (const auto& name : one.elsewhere)
-    text += one.folder.string() + ": " + name + " is not on this host, but on " +
+    text += one.folder.string() + ": " + printable(name) + " is not on this host, but on " +
             cluster::hosts_text(one.manifest->files.at(name).hosts) + "\n";
   return text;
 }

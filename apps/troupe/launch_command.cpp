@@ -72,7 +72,9 @@ error become_program(const launch_request& request) {
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   ::execv(program->c_str(), pointers.data());
-  return {errc::io_failed, program->string() + " cannot be started: " + std::strerror(errno)};
+  return {errc::bad_config, named->where + program->string() +
+                                " cannot be started: " + std::strerror(errno) +
+                                "; name the run's program, as it is built for this machine"};
 }
 
 }  // namespace troupe::apps

@@ -178,7 +178,7 @@ std::vector<option> data_options(const engine::data_registry& sources) {
                  text(&data_config::node)}),
       {"data", "image_size", "--image-size", "", "PIXELS",
        "Height and width of the images in pixels; 0: as in the source",
-       integer(&data_config::image_size, 0, 1 << 16)},
+       integer(&data_config::image_size, 0, 1 << 14)},
       of_stages({"data", "threads", "--data-threads", "", "N",
                  "Threads that read and decode samples",
                  integer(&data_config::threads, 1, most_threads)}),

@@ -55,9 +55,15 @@ std::string line_of(const json& object) {
 result<json_lines> json_lines::open(const std::filesystem::path& file) {
   auto kept = keep_old(file);
   if (!kept) return tl::unexpected(kept.error());
-  descriptor opened(
-      ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
-  if (!opened) return cannot_write(file);
+  // A FIFO without a reader is refused with ENXIO; one with a reader is waited for, as any file is.
+  descriptor opened(::open(
+      file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
+  if (!opened && errno == ENXIO)
+    return fail(errc::bad_config,
+                file.string() +
+                    ": the JSON lines cannot be written: nobody reads from it; start its "
+                    "reader first, or name a regular file");
+  if (!opened || ::fcntl(opened.get(), F_SETFL, O_APPEND) != 0) return cannot_write(file);
   return json_lines(file, std::move(*kept), std::move(opened));
 }
 

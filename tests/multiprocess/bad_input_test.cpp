@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,6 +154,19 @@ TEST_CASE("What only the model and the data show to be wrong is refused with fil
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, ContainsSubstring(file.string() + ":2:10: data.source: unknown data "
                                                             "source \"imagenet\""));
+}
+
+TEST_CASE("A FIFO for JSON lines that nobody reads is refused at once") {
+  const scratch_folder folder;
+  const auto lines = folder / "lines";
+  REQUIRE(::mkfifo(lines.c_str(), 0600) == 0);
+  const auto outcome = run_program({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8",
+                                    "--batch-size", "8", "--steps", "1", "--json", lines});
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring(lines.string() + ": the JSON lines cannot be written: nobody "
+                                                "reads from it; start its reader first"));
 }
 
 TEST_CASE("A layer that no memory here holds is refused before it is measured") {

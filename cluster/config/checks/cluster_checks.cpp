@@ -31,9 +31,10 @@ std::string at_node(const draft& whole, std::size_t node, const std::string& key
 }
 
 bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.find_first_not_of(
-                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
-                              "XYZ0123456789._-") == std::string::npos;
+  return !name.empty() && name.find_first_of("._-") != 0 &&
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+             "XYZ0123456789._-") == std::string::npos;
 }
 
 // What a process of the run is called, in its lines and in orders to join.
@@ -41,7 +42,7 @@ bool is_process_name(std::string_view name) {
   if (name == "trainer") return true;
   for (const std::string_view kind : {"stage-", "understudy-", "shard-", "worker-"})
     if (name.starts_with(kind) && name.size() > kind.size() &&
-        name.find_first_not_of("0123456789", kind.size()) == name.npos)
+        name.find_first_not_of("0123456789.", kind.size()) == name.npos)
       return true;
   return false;
 }
@@ -53,7 +54,9 @@ std::string wrong_name(const std::string& name) {
     return "a name of " + std::to_string(name.size()) +
            " characters is too long; allowed: " + std::to_string(longest);
   if (!is_plain_name(name))
-    return '"' + name + "\" is no name of a node; use letters, digits, '.', '_' and '-'";
+    return '"' + name +
+           "\" is no name of a node; use letters, digits, '.', '_' and '-', the first a letter or "
+           "digit";
   if (is_process_name(name))
     return '"' + name + "\" is the name of a process of the run; name the node otherwise, as its " +
            "host";

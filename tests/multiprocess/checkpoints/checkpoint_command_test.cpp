@@ -268,6 +268,18 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
     fs::remove_all(bad);
     small_checkpoint(folder / "kept", 4, std::numeric_limits<double>::quiet_NaN());
   });
+  harmed([&] {
+    std::ifstream text(manifest);
+    auto altered_manifest = json::parse(text);
+    altered_manifest.erase("checksum");
+    auto& files = altered_manifest.at("files");
+    files["a\x1b[1m.safetensors"] = files.at("state.stage-0.safetensors");
+    write_text(manifest, altered_manifest.dump());
+  });
+  const auto escaped = troupe_checkpoint({"verify", bad});
+  CHECK(escaped.code == 2);
+  CHECK_THAT(escaped.out, ContainsSubstring("a\\x1b[1m.safetensors cannot be read"));
+  CHECK(escaped.out.find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("A folder that is no checkpoint, or cannot be read, is refused by every verb",

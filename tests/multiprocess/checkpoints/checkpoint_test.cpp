@@ -203,7 +203,7 @@ TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy"
   write_text(folder / "file", "");
   const auto nowhere = run_program(two_stages({"--checkpoint-dir", folder / "file" / "below"}));
   CHECK(nowhere.code != 0);
-  CHECK_THAT(nowhere.last_line(), ContainsSubstring("checkpoint.dir"));
+  CHECK_THAT(nowhere.last_line(), ContainsSubstring("--checkpoint-dir: "));
   CHECK_THAT(nowhere.err, !ContainsSubstring("step 1"));
 }
 

@@ -1,6 +1,7 @@
 // A file for each node of a launch, and what comes last when a stage is killed.
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -94,6 +95,17 @@ TEST_CASE("logs that cannot be written, or have no node, are refused before anyt
   INFO(outcome.err);
   CHECK(outcome.code != 0);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("cluster.logs: " + taken.string()));
+  const auto logs = folder / "waiting";
+  std::filesystem::create_directory(logs);
+  REQUIRE(::mkfifo((logs / "alpha.log").c_str(), 0600) == 0);  // which nobody reads
+  const auto waits = run_other(
+      TROUPE_COMMAND,
+      {"launch",
+       write_config(folder / "waits.toml", logged_cluster(logs) + small_run(folder / "weights"))});
+  INFO(waits.err);
+  CHECK(waits.code != 0);
+  CHECK_THAT(waits.last_line(),
+             ContainsSubstring((logs / "alpha.log").string() + " cannot be written: "));
   const auto plain = run_program({"--logs", folder / "logs", "--steps", "1"});
   CHECK(plain.code == 2);
   CHECK_THAT(plain.last_line(), ContainsSubstring("--logs: there is a file for each node"));
