@@ -1,7 +1,6 @@
 #include "cluster/launch/node_logs.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -59,12 +58,10 @@ result<node_logs> node_logs::open(const fs::path& folder, const std::vector<std:
   if (problem) return unwritable(folder, problem.message());
   for (const auto& node : nodes) {
     const auto path = folder / (node + ".log");
-    // A FIFO would have us wait for its reader.
-    descriptor to(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
-    struct stat about {};
-    if (!to || ::fstat(to.get(), &about) != 0) return unwritable(path, std::strerror(errno));
-    if (!S_ISREG(about.st_mode)) return unwritable(path, "is no regular file");
+    if (fs::is_fifo(path, problem))
+      return unwritable(path, "is a FIFO, whose reader could hold up the run");
+    descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!to) return unwritable(path, std::strerror(errno));
     made.files_.emplace(node, file{path, std::move(to)});
   }
   return made;
