@@ -1,36 +1,21 @@
 #include "cluster/launch/program_identity.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "cluster/launch/child_process.hpp"
+#include "cluster/launch/process_group.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-using clock = std::chrono::steady_clock;
-
-constexpr std::size_t longest_answer = 4096;
-
-/// Appends what there is to read; false: there will be no more.
-bool read_some(int from, std::string& to) {
-  std::array<char, 512> bytes{};
-  const auto count = ::read(from, bytes.data(), bytes.size());
-  if (count < 0) return errno == EINTR || errno == EAGAIN;
-  to.append(bytes.data(), static_cast<std::size_t>(count));
-  return count > 0;
-}
+constexpr std::size_t most_lines = 100;
 
 /// Whether a file has the words of an answer in it, as a program has that is linked with the
 /// library. One that loads the library, or a script, has to be asked.
@@ -51,44 +36,46 @@ bool contains_identity(const std::filesystem::path& file) {
 }
 
 struct answer {
-  std::string out;
-  std::string err;
-  std::optional<child_exit> end;  ///< None: it was not awaited.
+  std::vector<std::string> out;
+  std::vector<std::string> err;
+  bool is_endless = false;  ///< More came than anybody wants to hear.
+  bool is_late = false;
+  child_exit end;
 };
 
-/// Stops once more has come than anybody wants to hear.
-answer listen(child_process& child, clock::time_point until) {
-  answer heard;
-  auto& [out, err] = child.output();
-  std::array<pollfd, 3> waits{
-      {{out.get(), POLLIN, 0}, {err.get(), POLLIN, 0}, {child.exit_descriptor(), POLLIN, 0}}};
-  while (!heard.end && heard.out.size() < longest_answer && heard.err.size() < longest_answer) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-    if (left <= 0) return heard;
-    if (::poll(waits.data(), waits.size(), static_cast<int>(left)) < 0 && errno != EINTR)
-      return heard;
-    if (waits[0].revents != 0 && !read_some(out.get(), heard.out)) waits[0].fd = -1;
-    if (waits[1].revents != 0 && !read_some(err.get(), heard.err)) waits[1].fd = -1;
-    // One that has ended can have left its streams to others, who keep them open.
-    if (waits[2].revents == 0 || (waits[0].revents | waits[1].revents) != 0) continue;
-    child.kill_group();
-    heard.end = child.try_reap();
+result<answer> ask(const std::filesystem::path& program, std::chrono::milliseconds patience) {
+  answer heard;  // written on the group's thread, which has ended when it is read
+  {
+    process_group* asked = nullptr;
+    auto group = process_group::create(
+        {.on_exit = [&](const child_exit& how) { heard.end = how; },
+         .on_line =
+             [&](std::string_view, output_stream stream, std::string_view text) {
+               auto& lines = stream == output_stream::out ? heard.out : heard.err;
+               if (lines.size() < most_lines)
+                 lines.emplace_back(text);
+               else if (!std::exchange(heard.is_endless, true))
+                 asked->kill();
+             }});
+    if (!group) return tl::unexpected(group.error());
+    asked = &*group;
+    if (auto begun = group->start(
+            {.name = "it", .arguments = {identity_word}, .environment = {}, .program = program});
+        !begun)
+      return tl::unexpected(begun.error());
+    heard.is_late = !group->wait(patience);
+    group->terminate_all(std::chrono::milliseconds(0));
   }
   return heard;
 }
 
-std::string first_line(const std::string& text) {
-  constexpr std::size_t most = 200;
-  return text.substr(0, std::min(text.find('\n'), most));
-}
-
 std::string words_on(const answer& heard, std::chrono::milliseconds patience) {
-  if (!heard.end && (heard.out.size() >= longest_answer || heard.err.size() >= longest_answer))
-    return "it wrote something else, and went on";
-  if (!heard.end) return "it did not end within " + std::to_string(patience.count()) + " ms";
+  if (heard.is_endless) return "it wrote something else, and went on";
+  if (heard.is_late) return "it did not end within " + std::to_string(patience.count()) + " ms";
   const auto& said = heard.err.empty() ? heard.out : heard.err;
-  return describe(*heard.end) +
-         (said.empty() ? " and wrote nothing" : " and wrote \"" + first_line(said) + "\"");
+  return describe(heard.end) + (said.empty()
+                                    ? " and wrote nothing"
+                                    : " and wrote \"" + said.front().substr(0, 200) + "\"");
 }
 
 }  // namespace
@@ -96,14 +83,13 @@ std::string words_on(const answer& heard, std::chrono::milliseconds patience) {
 result<void> check_identity(const std::filesystem::path& program,
                             std::chrono::milliseconds patience) {
   if (contains_identity(program)) return {};
-  auto child = child_process::start(
-      {.name = "it", .arguments = {identity_word}, .environment = {}, .program = program});
-  if (!child) return fail(errc::bad_config, child.error().text);
-  const auto heard = listen(*child, clock::now() + patience);
-  if (heard.end && heard.end->ok() && heard.out == identity) return {};
+  const auto heard = ask(program, patience);
+  if (!heard) return fail(errc::bad_config, heard.error().text);
+  const bool is_in_time = !heard->is_late && !heard->is_endless;
+  if (is_in_time && heard->end.ok() && heard->out == std::vector{std::string(identity)}) return {};
   return fail(errc::bad_config, program.string() + " is no program of Troupe, whose main calls " +
                                     "troupe::main: asked for that (" + identity_word + "), " +
-                                    words_on(heard, patience));
+                                    words_on(*heard, patience));
 }
 
 }  // namespace troupe::cluster

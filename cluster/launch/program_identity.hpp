@@ -8,9 +8,10 @@
 
 namespace troupe::cluster {
 
-/// The argument upon which a program of Troupe writes `identity` to standard output, and ends.
+/// The argument upon which a program of Troupe writes `identity` as a line to standard output,
+/// and ends.
 inline constexpr const char* identity_word = "--identity";
-inline constexpr std::string_view identity = "a program of Troupe\n";
+inline constexpr std::string_view identity = "a program of Troupe";
 
 /// Whether an executable is a program of Troupe, one whose main calls troupe::main. Where its file
 /// does not show that, it is started and asked. What would take `launch`'s flags for its own could

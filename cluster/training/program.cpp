@@ -122,7 +122,7 @@ int run_program(const program_info& info, const program_actions& actions, int ar
                 const char* const* argv) try {
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
   const std::string_view first = arguments.size() > 1 ? arguments[1] : "";
-  if (first == identity_word) return write_answer(identity) ? 0 : exit_refused;
+  if (first == identity_word) return write_answer(std::string(identity) + "\n") ? 0 : exit_refused;
   if (starts_processes(arguments)) keep_zygote_of_program();
   const zygote_guard ends_with_us;
   prepare_process();
