@@ -19,6 +19,15 @@ union control_space {
   char bytes[CMSG_SPACE(sizeof(int) * most_descriptors)];
 };
 
+/// A process that ends with bytes that it has not read resets its connections, and one without
+/// closes them: both have ended. `problem`: an errno, or 0 for a connection that was closed.
+std::string words_of_end(int problem) {
+  const std::string ended = "it has ended the connection";
+  if (problem == 0) return ended;
+  const std::string said = std::strerror(problem);
+  return problem == ECONNRESET || problem == EPIPE ? ended + " (" + said + ")" : said;
+}
+
 }  // namespace
 
 void stream::close() {
@@ -65,7 +74,7 @@ stream::news stream::flush() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent < 0) {
-      problem_ = std::strerror(errno);
+      problem_ = words_of_end(errno);
       return news::over;
     }
     begin_ += static_cast<std::size_t>(sent);
@@ -128,7 +137,7 @@ stream::news stream::fill() {
     return news::some;
   }
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return news::nothing;
-  problem_ = got == 0 ? "it has ended the connection" : std::strerror(errno);
+  problem_ = words_of_end(got == 0 ? 0 : errno);
   return news::over;
 }
 

@@ -86,6 +86,7 @@ class storm {
   void end_trainer(scene& run, const fault& what);
   void count_files(scene& run);
   void check_end(const outcome& ended, const run_folder& folder);
+  void check_files();
   void complain(const std::string& text) { result_.complaints.push_back(text); }
 
   const storm_subject& what_;
@@ -180,6 +181,20 @@ void storm::count_files(scene& run) {
     if (auto files = files_of(each); !files.empty()) files_[each].push_back(std::move(files));
 }
 
+/// Of the last two counts the smaller one is judged: the other may be of a moment in which a
+/// checkpoint was written.
+void storm::check_files() {
+  for (const auto& [process, counts] : files_) {
+    if (counts.size() < 4) continue;
+    const auto& before = counts[1];
+    const auto& after = std::ranges::min(counts.back(), counts[counts.size() - 2], {}, count_of);
+    if (count_of(after) > count_of(before) + files_allowed)
+      complain("process " + std::to_string(process) + " has " + std::to_string(count_of(after)) +
+               " open files, and had " + std::to_string(count_of(before)) +
+               " after two faults: " + growth_of(before, after));
+  }
+}
+
 void storm::check_end(const outcome& ended, const run_folder& folder) {
   const subject program{.name = what_.name,
                         .program = "resnet_pipeline",  // whose words it says last
@@ -192,12 +207,7 @@ void storm::check_end(const outcome& ended, const run_folder& folder) {
   if (!in_order && !may_end_)
     complain("it ended with code " + std::to_string(ended.code) + ", signal " +
              std::to_string(ended.signal) + ": " + ended.last_line());
-  for (const auto& [process, counts] : files_)
-    if (counts.size() > 2 && count_of(counts.back()) > count_of(counts[1]) + files_allowed)
-      complain("process " + std::to_string(process) + " has " +
-               std::to_string(count_of(counts.back())) + " open files, and had " +
-               std::to_string(count_of(counts[1])) +
-               " after two faults: " + growth_of(counts[1], counts.back()));
+  check_files();
   for (const auto& line : ended.log)
     if (is_about_other_bits(line.text) || is_about_survivors_work(line.text)) complain(line.text);
   if (!in_order) return;
