@@ -32,7 +32,7 @@ class scratch_memory {
   ~scratch_memory() { ::unsetenv("UCX_POSIX_DIR"); }
 
   /// The names of what is in it. A process that is killed while it makes a segment leaves one,
-  /// which a process that starts a minute later removes.
+  /// which the next process that starts or ends removes.
   [[nodiscard]] std::vector<std::string> left() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))

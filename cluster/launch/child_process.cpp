@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -172,6 +174,17 @@ std::uint64_t memory_kills() {
   return 0;
 }
 
+/// Whether the system has killed for lack of memory since `at_start`, and since any child of this
+/// process was said to have ended so: what killed one says nothing about the next.
+bool is_new_memory_kill(std::uint64_t at_start) {
+  static std::atomic<std::uint64_t> accounted = 0;
+  const auto now = memory_kills();
+  auto before = accounted.load();
+  while (before < now && !accounted.compare_exchange_weak(before, now)) {
+  }
+  return now > std::max(at_start, before);
+}
+
 }  // namespace
 
 std::string name_of_signal(int number) {
@@ -275,7 +288,7 @@ std::optional<child_exit> child_process::try_reap() {
   } else {
     ended.code = 0;
     ended.signal = how.si_status;
-    ended.lacked_memory = ended.signal == SIGKILL && memory_kills() > memory_kills_;
+    ended.lacked_memory = ended.signal == SIGKILL && is_new_memory_kill(memory_kills_);
   }
   return ended;
 }

@@ -33,7 +33,8 @@ struct child_exit {
   pid_t pid = 0;
   int code = 0;    ///< Exit code, where it exited.
   int signal = 0;  ///< The signal that killed it, or 0.
-  /// Killed by SIGKILL, and the system had killed for lack of memory since it was started.
+  /// Killed by SIGKILL, and the system had killed for lack of memory since it was started and since
+  /// the last child of this process that ended by SIGKILL.
   bool lacked_memory = false;
 
   [[nodiscard]] bool ok() const noexcept { return code == 0 && signal == 0; }

@@ -1,19 +1,15 @@
 #include "messages/link/ucx/handles.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <ucs/config/global_opts.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <mutex>
 #include <string_view>
 
-#include "messages/link/private_folder.hpp"
 #include "messages/link/ucx/log.hpp"
+#include "messages/link/ucx/segments.hpp"
 
 namespace troupe::messages::ucx {
 namespace {
@@ -72,31 +68,6 @@ result<void> check_transports(const std::string& description, link_transport wan
   if (wanted != link_transport::shm || has("posix") || has("sysv")) return {};
   return fail(errc::transport_missing,
               "UCX has no shared-memory transport on this machine; use the tcp transport");
-}
-
-/// UCX removes a segment's name as soon as it has made it: what is older was left.
-void sweep_segments(const std::string& folder) {
-  constexpr std::time_t old_seconds = 60;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
-  if (!entries) return;
-  while (const dirent* const entry = ::readdir(entries.get())) {
-    const std::string path = fmt::format("{}/{}", folder, entry->d_name);
-    struct stat status {};
-    if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (std::time(nullptr) - status.st_mtime > old_seconds) ::unlink(path.c_str());
-  }
-}
-
-/// UCX's shared memory has settings that it reads from the environment alone.
-void prepare_shared_memory() {
-  // A process that is killed while it makes a segment leaves it: in a folder of this user's, where
-  // the next one finds it.
-  const std::string folder = fmt::format("/dev/shm/troupe-{}", ::geteuid());
-  if (make_private_folder(folder)) {
-    sweep_segments(folder);
-    ::setenv("UCX_POSIX_DIR", folder.c_str(), 0);
-  }
-  ::setenv("UCX_POSIX_RX_BUFS_GROW", "64", 0);  // each peer has a segment of its own
 }
 
 }  // namespace
@@ -158,7 +129,8 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
   take_log();
   if (options.transport == link_transport::shm) {
     static std::once_flag once;
-    std::call_once(once, &prepare_shared_memory);
+    std::call_once(once, &prepare_segments);
+    sweep_segments();
   }
   auto made = make_context(options);
   if (!made) return tl::unexpected(std::move(made.error()));
@@ -172,6 +144,10 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
     }
   }
   return std::unique_ptr<library>(new library(std::move(*made)));
+}
+
+library::~library() {
+  sweep_segments();  // of peers that were killed
 }
 
 }  // namespace troupe::messages::ucx

@@ -41,6 +41,10 @@ class library {
   /// Errors: transport_missing, when UCX has no such wire on this machine; io_failed.
   [[nodiscard]] static result<std::unique_ptr<library>> open(const link_options& options);
 
+  library(const library&) = delete;
+  library& operator=(const library&) = delete;
+  ~library();
+
   [[nodiscard]] ucp_context_h context() const { return context_.get(); }
 
  private:

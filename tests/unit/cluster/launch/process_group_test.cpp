@@ -347,11 +347,20 @@ TEST_CASE_METHOD(watched_group, "a child that the system kills for lack of memor
   const scratch_folder here;
   memory_groups groups(std::uint64_t{32} << 20);
   const auto eater = groups.script(here.path() / "eater", "tail");
+  auto other = child_process::start(shell("stage-0", "sleep 60"));
+  REQUIRE(other);
   REQUIRE(group.start({"stage-1", {"/dev/zero"}, {}, eater}));
   REQUIRE(group.wait(bound));
   REQUIRE(reports.all().size() == 1);
   CHECK(reports.all().front().starts_with(
       "exit stage-1 was killed by signal 9 (SIGKILL), as the system kills where memory runs out"));
+
+  // That was one child's end, and not the next one's.
+  other->signal(SIGKILL);
+  REQUIRE(ends(other->pid()));
+  const auto ended = other->try_reap();
+  REQUIRE(ended);
+  CHECK(describe(*ended) == "stage-0 was killed by signal 9 (SIGKILL)");
 }
 
 TEST_CASE("a child that is stopped before it is its program holds up nobody") {
