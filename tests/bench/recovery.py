@@ -7,7 +7,10 @@ The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -33,6 +36,12 @@ REAL = ["--model", "resnet50", "--data", "synthetic:3x128x128:10:120", "--batch-
 # The versions of the first steps lie in memory that is touched for the first time.
 FIRST = 4
 USUAL = 4
+CHECKPOINT_EVERY = 10
+FILES = 5
+# A long run meets one fault in each of these; in the second half of it the run is undisturbed.
+FAULT_EVERY_S = 29.0
+LONG_S = 1800.0
+LONG_STAGES = 3
 
 
 def children_of(pid: int) -> dict[str, int]:
@@ -161,30 +170,152 @@ def costs_of(run: Run) -> dict[str, list[float]]:
             "first_cpu": [(cpu[1] - cpu[0]) / (FIRST - 1)], "cpu": [(cpu[2] - cpu[1]) / USUAL]}
 
 
-def measure_price(folder: Path) -> None:
-    """The same run with and without versions being kept, in turns."""
-    costs: dict[str, dict[str, list[float]]] = {"stop": {}, "recover": {}}
-    for number in range(4):
-        order = ["stop", "recover"] if number % 2 == 0 else ["recover", "stop"]
-        for kind in order:
+def in_turns(folder: Path, kinds: dict[str, list[str]],
+             measure: Callable[[Run], dict[str, list[float]]],
+             rounds: int) -> dict[str, dict[str, list[float]]]:
+    """What runs with each kind's flags cost, first in this order and then in the other one."""
+    costs: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
+    for number in range(rounds):
+        for kind in list(kinds) if number % 2 == 0 else reversed(kinds):
             place = folder / f"{kind}-{number}"
             place.mkdir()
-            # One more: a run that ends takes its CPU seconds along.
-            flags = [*REAL, "--steps", str(FIRST + USUAL + 1), "--on-fault", kind]
-            for what, values in costs_of(Run(place, flags)).items():
+            flags = [each.replace("{place}", str(place)) for each in kinds[kind]]
+            for what, values in measure(Run(place, flags)).items():
                 costs[kind].setdefault(what, []).extend(values)
-    for what, unit in (("step", "s"), ("cpu", "CPU s"), ("first_step", "s"),
-                       ("first_cpu", "CPU s")):
-        stop, recover = (statistics.median(costs[kind][what]) for kind in ("stop", "recover"))
-        say_figure(f"{what}_stop", stop, unit)
-        say_figure(f"{what}_recover", recover, unit)
-        say_figure(f"price_of_{what}", 100 * (recover / stop - 1), "%")
+    return costs
+
+
+def say_price(what: str, unit: str, costs: dict[str, dict[str, list[float]]]) -> None:
+    """The medians of two kinds, and what the second one costs more."""
+    (one, without), (other, with_it) = ((kind, statistics.median(each[what]))
+                                        for kind, each in costs.items())
+    say_figure(f"{what}_{one}", without, unit)
+    say_figure(f"{what}_{other}", with_it, unit)
+    say_figure(f"price_of_{what}", 100 * (with_it / without - 1), "%")
+
+
+def measure_price(*link: str) -> Callable[[Path], None]:
+    """The same run with and without versions being kept."""
+    def measure(folder: Path) -> None:
+        # One step more: a run that ends takes its CPU seconds along.
+        flags = [*REAL, *link, "--steps", str(FIRST + USUAL + 1), "--on-fault"]
+        costs = in_turns(folder, {"stop": [*flags, "stop"], "recover": [*flags, "recover"]},
+                         costs_of, 4)
+        for what, unit in (("step", "s"), ("cpu", "CPU s"), ("first_step", "s"),
+                           ("first_cpu", "CPU s")):
+            say_price(what, unit, costs)
+    return measure
+
+
+def measure_checkpoints(folder: Path) -> None:
+    """Ten steps while one checkpoint is written, and without it."""
+    half = CHECKPOINT_EVERY // 2
+    last = CHECKPOINT_EVERY + half
+
+    def ten_steps(run: Run) -> dict[str, list[float]]:
+        return {"ten_steps": [sum(run.end()[half:last])]}
+
+    flags = [*REAL, "--steps", str(last)]
+    kept = ["--checkpoint-dir", "{place}/kept", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+    say_price("ten_steps", "s", in_turns(folder, {"none": flags, "one": [*flags, *kept]},
+                                         ten_steps, 3))
+
+
+def measure_files(folder: Path) -> None:
+    """A checkpoint that is written while nothing else is done, and as many bytes by dd."""
+    rates: dict[str, list[float]] = {"checkpoint": [], "dd": []}
+    for number in range(FILES):
+        place = folder / str(number)
+        place.mkdir()
+        run = Run(place, ["--model", "resnet50", "--data", "synthetic:3x32x32:10:8",
+                          "--batch-size", "8", "--momentum", "0.9", "--no-eval", "--steps", "1",
+                          "--stages", "2", "--threads-per-stage", "1", "--verbose",
+                          "--checkpoint-dir", str(place / "kept"), "--checkpoint-every", "1"])
+        run.end()
+        said = re.search(r"checkpoint \S+ in (\d+) ms", run.log.read_text(errors="replace"))
+        if said is None:
+            raise harness.Failure("the run does not say how long its checkpoint took")
+        size = sum(each.stat().st_size for each in (place / "kept").rglob("*") if each.is_file())
+        rates["checkpoint"].append(size / 1e3 / int(said[1]))
+        began = time.monotonic()
+        subprocess.run(["dd", "if=/dev/zero", f"of={place / 'dd'}", "bs=1M", f"count={size >> 20}",
+                        "conv=fsync"], check=True, stderr=subprocess.DEVNULL)
+        rates["dd"].append((size >> 20 << 20) / 1e6 / (time.monotonic() - began))
+        shutil.rmtree(place)
+    checkpoint, dd = (statistics.median(rates[kind]) for kind in ("checkpoint", "dd"))
+    say_figure("bytes", size / 1e6, "MB")
+    say_figure("checkpoint", checkpoint, "MB/s")
+    say_figure("dd_fsync", dd, "MB/s")
+    say_figure("of_dd", 100 * checkpoint / dd, "%")
+
+
+def newest(run: Run, stage: int) -> int:
+    """The process that has a stage's place, without understudies."""
+    name = f"stage-{stage}"
+    return max(pid for at, pid in children_of(run.child.pid).items()
+               if at == name or at.startswith(name + "."))
+
+
+def kill(run: Run, stage: int) -> None:
+    os.kill(newest(run, stage), signal.SIGKILL)
+
+
+def stop(run: Run, stage: int) -> None:
+    os.kill(newest(run, stage), signal.SIGSTOP)
+
+
+def stop_and_continue(run: Run, stage: int) -> None:
+    pid = newest(run, stage)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(2)
+    with contextlib.suppress(ProcessLookupError):  # it has been replaced
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_neighbours(run: Run, stage: int) -> None:
+    for each in (newest(run, stage), newest(run, (stage + 1) % LONG_STAGES)):
+        os.kill(each, signal.SIGKILL)
+
+
+def measure_faults(*faults: Callable[[Run, int], None]) -> Callable[[Path], None]:
+    """What a run of half an hour keeps of its throughput with a fault every 29 s."""
+    def measure(folder: Path) -> None:
+        run = Run(folder, [*SMALL, "--stages", str(LONG_STAGES), "--steps", "1000000",
+                           "--on-fault", "recover", "--checkpoint-dir", str(folder / "kept"),
+                           "--checkpoint-every", "50"])
+        run.wait_for(20)
+        first, began = lines_of(run.steps), time.monotonic()
+        calm_steps, calm_s, count = 0, 0.0, int(LONG_S / FAULT_EVERY_S)
+        for number in range(count):
+            until = began + FAULT_EVERY_S * (number + 1)
+            faults[number % len(faults)](run, number % LONG_STAGES)
+            time.sleep(max(0.0, until - FAULT_EVERY_S / 2 - time.monotonic()))
+            steps, at = lines_of(run.steps), time.monotonic()
+            time.sleep(max(0.0, until - time.monotonic()))
+            calm_steps += lines_of(run.steps) - steps
+            calm_s += time.monotonic() - at
+            if run.child.poll() is not None:
+                run.fail()
+        rate = (lines_of(run.steps) - first) / (time.monotonic() - began)
+        run.child.send_signal(signal.SIGINT)
+        run.child.wait(RUN_S)
+        log = run.log.read_text(errors="replace")
+        say_figure("faults", count, "faults")
+        say_figure("replayed", replays_in(log), "replays")
+        say_figure("went_back", log.count("the run goes on behind step"), "returns")
+        say_figure("steps_a_second_calm", calm_steps / calm_s, "1/s")
+        say_figure("steps_a_second", rate, "1/s")
+        say_figure("kept", 100 * rate * calm_s / calm_steps, "%")
+    return measure
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "kill.two_stages": measure_kills(2), "kill.one_stage": measure_kills(1),
     "kill.understudy": measure_kills(2, understudies=1),
-    "price.resnet50": measure_price}
+    "price.resnet50": measure_price(), "price.resnet50_tcp": measure_price("--link", "tcp"),
+    "checkpoints.price": measure_checkpoints, "checkpoints.files": measure_files,
+    "faults.kills": measure_faults(kill),
+    "faults.mixed": measure_faults(kill, stop, stop_and_continue, kill_neighbours)}
 
 
 def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
@@ -194,7 +325,7 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def main() -> int:
-    return kinds_main(__file__, __doc__, KINDS, 1, 5 * RUN_S, rows, lambda _: "")
+    return kinds_main(__file__, __doc__, KINDS, 1, LONG_S + RUN_S, rows, lambda _: "")
 
 
 if __name__ == "__main__":
