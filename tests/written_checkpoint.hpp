@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -88,6 +89,16 @@ inline std::filesystem::path write_two_files(const std::filesystem::path& folder
   REQUIRE((*file)->write(std::as_bytes(std::span(text))));
   REQUIRE((*file)->commit());
   return made;
+}
+
+/// The text of a manifest that was altered, with the checksum that it would have had.
+inline std::string sealed(nlohmann::json manifest) {
+  manifest.erase("checksum");
+  const auto text = manifest.dump();
+  engine::running_digest digest(32);
+  digest.add(std::as_bytes(std::span(text)));
+  manifest["checksum"] = digest.digits();
+  return manifest.dump();
 }
 
 /// All tensors of a whole checkpoint's weights, in the model's order, or of its state by names.

@@ -1,6 +1,7 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_files.hpp"
@@ -39,9 +40,22 @@ faults faults_of(const fs::path& file, const checkpoint_manifest::file& wanted, 
 
 }  // namespace
 
+std::optional<checkpoint_fault> find_name_fault(const fs::path& folder,
+                                                const checkpoint_manifest& manifest) {
+  std::error_code why;
+  const auto path = fs::absolute(folder, why).lexically_normal();  // what "." and a last / mean
+  const auto named = step_of_name((path / "").parent_path().filename().string());
+  if (!named || *named == manifest.step) return std::nullopt;
+  return checkpoint_fault{folder / checkpoint_manifest_name, "",
+                          "is of step " + std::to_string(manifest.step) +
+                              ", and not of the step that its folder is named after: give the "
+                              "folder its own name back"};
+}
+
 std::vector<checkpoint_fault> find_faults(const fs::path& folder,
                                           const checkpoint_manifest& manifest, check_depth depth) {
   std::vector<checkpoint_fault> all;
+  if (auto fault = find_name_fault(folder, manifest)) all.push_back(*std::move(fault));
   for (const auto& [name, wanted] : manifest.files) {
     const auto file = file_of(folder, manifest, name);
     if (!file) continue;

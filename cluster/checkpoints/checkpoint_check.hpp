@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,15 @@ enum class check_depth : std::uint8_t {
   values,     ///< And no tensor holds NaN or infinity.
 };
 
-/// What is wrong with the files of a checkpoint that are on this host, each altered tensor by its
-/// name where the manifest has its checksum; empty: nothing. Files on other hosts alone are passed
-/// over (see files_elsewhere). Reads what is not at fault once for `checksums` and twice for
-/// `values`, and holds no tensor.
+/// A folder that is named after another step than that of the checkpoint in it, as a copy that was
+/// renamed is. A folder may have any name that is of no step.
+[[nodiscard]] std::optional<checkpoint_fault> find_name_fault(const std::filesystem::path& folder,
+                                                              const checkpoint_manifest& manifest);
+
+/// What is wrong with the name of a checkpoint, and its files that are on this host, each altered
+/// tensor by its name where the manifest has its checksum; empty: nothing. Files on other hosts
+/// alone are passed over (see files_elsewhere). Reads what is not at fault once for `checksums` and
+/// twice for `values`, and holds no tensor.
 [[nodiscard]] std::vector<checkpoint_fault> find_faults(const std::filesystem::path& folder,
                                                         const checkpoint_manifest& manifest,
                                                         check_depth depth);

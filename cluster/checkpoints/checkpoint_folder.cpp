@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "engine/checksums/file_digest.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "engine/state/atomic_file.hpp"
@@ -39,18 +39,10 @@ tl::unexpected<error> failed(const fs::path& where, const std::string& what,
   return fail(errc::io_failed, where.string() + ": " + what + ": " + why.message());
 }
 
-std::optional<std::uint64_t> step_in(std::string_view name) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, status] = std::from_chars(name.data() + prefix.size(), end, step);
-  return stop == end && status == std::errc() ? std::optional(step) : std::nullopt;
-}
-
-/// The same of one that is half written, behind whose step something follows.
+/// The step in the name of one that is half written, behind which something follows.
 std::optional<std::uint64_t> half_written_step_in(std::string_view name) {
   name.remove_prefix(half_written.size());
-  return step_in(name.substr(0, name.find('-', prefix.size())));
+  return step_of_name(name.substr(0, name.find('-', prefix.size())));
 }
 
 /// So that names in a folder outlive a loss of power.
@@ -304,7 +296,7 @@ result<std::vector<checkpoint_folder::entry>> checkpoint_folder::entries() const
   std::vector<entry> all;
   for (const auto& name : *names) {
     const bool is_half = name.starts_with(half_written);
-    if (const auto step = is_half ? half_written_step_in(name) : step_in(name))
+    if (const auto step = is_half ? half_written_step_in(name) : step_of_name(name))
       all.push_back({folder_ / name, *step, is_half});
   }
   std::ranges::sort(all, {}, &entry::step);
@@ -366,7 +358,7 @@ result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {
   const auto all = checkpoint_folder(path).entries();
   if (!all) return tl::unexpected(all.error());
   if (fs::exists(path / checkpoint_folder::manifest_name, why)) return std::vector{path};
-  if (step_in(path.filename().string()))
+  if (step_of_name(path.filename().string()))
     return fail(errc::bad_data,
                 path.string() + " is no checkpoint: it has no " + checkpoint_folder::manifest_name);
   std::vector<fs::path> found;
@@ -382,12 +374,8 @@ result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {
 result<whole_checkpoint> read_whole(const fs::path& folder) {
   auto manifest = read_manifest(folder / checkpoint_folder::manifest_name);
   if (!manifest) return tl::unexpected(manifest.error());
-  const auto own = (folder / "").parent_path().filename().string();
-  if (const auto named = step_in(own); named && *named != manifest->step)
-    return fail(errc::bad_data, (folder / checkpoint_folder::manifest_name).string() +
-                                    " is of step " + std::to_string(manifest->step) +
-                                    ", and not of the step that its folder is named after: give "
-                                    "the folder its own name back");
+  if (const auto fault = find_name_fault(folder, *manifest))
+    return fail(errc::bad_data, fault->text());
   if (!manifest->is_on_hosts()) {
     const auto faults = find_faults(folder, *manifest, check_depth::checksums);
     if (!faults.empty()) return fail(errc::bad_data, faults.front().text());

@@ -31,7 +31,7 @@ struct whole_checkpoint {
 /// finished, or dropped, before the next.
 class checkpoint_folder {
  public:
-  static constexpr const char* manifest_name = "manifest.json";
+  static constexpr const char* manifest_name = checkpoint_manifest_name;
   static constexpr const char* evaluated_name = "evaluated";  ///< An empty file.
 
   explicit checkpoint_folder(std::filesystem::path folder) : folder_(std::move(folder)) {}

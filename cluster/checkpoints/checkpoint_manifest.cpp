@@ -1,5 +1,6 @@
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
 
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -21,6 +22,7 @@ constexpr int newest_format = 3;  // of hosts that keep the files; else 2 is wri
 constexpr int format_beside = 2;
 constexpr int format_of_two_files = 1;
 constexpr std::uint64_t most_manifest_bytes = std::uint64_t{256} << 20;
+constexpr int most_depth = 64;
 constexpr const char* format_name = "troupe_checkpoint";
 constexpr const char* checksum_name = "checksum";
 constexpr const char* holds_weights = "weights";
@@ -191,12 +193,39 @@ result<void> take_weights(checkpoint_manifest& into, const json& manifest) {
   });
 }
 
+/// Sees what the parser takes without a word: a key that stands twice in a table, of which the
+/// last counts, and tables within tables that are nested deeper than other functions could follow.
+class strict_keys {
+ public:
+  bool operator()(int depth, json::parse_event_t event, const json& value) {
+    using happened = json::parse_event_t;
+    if (depth > most_depth) too_deep_ = true;
+    if (event == happened::object_start) open_.emplace_back();
+    if (event == happened::object_end) open_.pop_back();
+    if (event == happened::key && !open_.back().insert(value.get<std::string>()).second)
+      twice_ = value.get<std::string>();
+    return !too_deep_;
+  }
+  [[nodiscard]] result<void> check() const {
+    if (too_deep_)
+      return no_manifest("nests lists or tables more than " + std::to_string(most_depth) + " deep");
+    return twice_ ? no_manifest("has the key \"" + *twice_ + "\" twice") : result<void>();
+  }
+
+ private:
+  std::vector<std::set<std::string>> open_;  // the keys of each table that is open
+  std::optional<std::string> twice_;
+  bool too_deep_ = false;
+};
+
 result<json> parse(std::string_view text) try {
   if (text.empty()) return no_manifest("is empty");
   // The library takes it for the end of the text.
   if (text.find('\0') != text.npos)
     return no_manifest("holds bytes of value 0, as a loss of power leaves them");
-  return json::parse(text);
+  strict_keys keys;
+  auto parsed = json::parse(text, std::ref(keys));
+  return keys.check().map([&] { return std::move(parsed); });
 } catch (const json::parse_error& problem) {
   return no_manifest(words_on_bad_json(text, problem.byte));
 } catch (const json::exception&) {  // all that else can be wrong with a text
@@ -211,7 +240,10 @@ result<int> format_of(const json& manifest) {
     return bad("is of another Troupe: its format is number " + std::to_string(format) +
                ", and this program knows numbers " + std::to_string(format_of_two_files) + " to " +
                std::to_string(newest_format) + "; take the Troupe that wrote it");
-  if (manifest.contains(checksum_name) && manifest.at(checksum_name) != checksum_of(manifest))
+  const bool is_summed = manifest.contains(checksum_name);
+  // Versions that wrote none knew one format.
+  if (!is_summed && format > format_of_two_files) return no_manifest("has no \"checksum\"");
+  if (is_summed && manifest.at(checksum_name) != checksum_of(manifest))
     return bad("is not as its checkpoint wrote it: its own checksum differs");
   return format;
 }

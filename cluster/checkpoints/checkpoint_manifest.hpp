@@ -53,15 +53,18 @@ struct checkpoint_manifest {
   bool operator==(const checkpoint_manifest&) const = default;
 };
 
+inline constexpr const char* checkpoint_manifest_name = "manifest.json";
+
 /// The file of weights of format 1.
 inline constexpr std::string_view checkpoint_weights_name = "weights.safetensors";
 
 /// The text of a manifest.json.
 [[nodiscard]] std::string to_text(const checkpoint_manifest& manifest);
 
-/// The opposite. Tables and members that it does not know are passed over; only an older Troupe
-/// wrote no checksum of the manifest itself. Errors: bad_data, also for a newer format, for weights
-/// that stand in no file or in two, as what follows the file's name in a sentence.
+/// The opposite. Tables and members that it does not know are passed over where the manifest's own
+/// checksum has them; only manifests of format 1 may have none. Errors: bad_data, also for a newer
+/// format, for a key that stands twice in a table, for weights that stand in no file or in two, as
+/// what follows the file's name in a sentence.
 [[nodiscard]] result<checkpoint_manifest> parse_manifest(std::string_view text);
 
 /// Errors: bad_data naming the file.

@@ -1,12 +1,15 @@
 #include "engine/state/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <fstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +18,8 @@
 
 namespace troupe::engine {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Gives the new file the owner, group and mode of the old one. Where the system refuses an owner or
 // a group, nobody may read the new file who could not read the old one.
@@ -33,12 +38,99 @@ std::string reason_now() {
   return std::generic_category().message(errno);
 }
 
+constexpr std::string_view temporary_prefix = ".troupe-";
+constexpr std::string_view temporary_suffix = ".tmp";
+
+// A file that is being written under a name of its own, `.troupe-KERNEL-PROCESS-NUMBER.tmp`. It is
+// removed or renamed before its descriptor, and copies of that, are closed: they hold the lock that
+// tells others that its writer lives.
+struct temporary_file {
+  fs::path name;
+  descriptor file;
+};
+
+// A word for the kernel that runs, "ID-": another one after a restart, and the same in all
+// containers of a host. Empty: the system does not tell.
+std::string kernel() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id.empty() || id.find('/') != std::string::npos ? "" : id + '-';
+}
+
+// Short, and not made from the name that the file gets at last, which may be as long as a name
+// can be.
+std::string next_name(const std::string& of_kernel) {
+  static std::atomic<unsigned> serial = 0;  // two writers of one process never share a name
+  return std::string(temporary_prefix) + of_kernel + std::to_string(::getpid()) + '-' +
+         std::to_string(serial++) + std::string(temporary_suffix);
+}
+
+bool is_same(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+// Whether a file still has this name.
+bool is_named(int file, const fs::path& name) {
+  struct stat opened {};
+  struct stat there {};
+  return ::fstat(file, &opened) == 0 && ::lstat(name.c_str(), &there) == 0 &&
+         is_same(opened, there);
+}
+
+void remove_if_abandoned(const fs::path& name) {
+  struct stat about {};
+  // Anybody may put something under such a name where many may write: only a file is opened.
+  if (::lstat(name.c_str(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != ::geteuid())
+    return;
+  // A network's file system gives this lock only to those who may write.
+  const descriptor file(::open(name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return;
+  // While this lock is held nobody else removes it; but it may have gone before, and a new one of
+  // its name been made.
+  if (is_named(file.get(), name)) ::unlink(name.c_str());
+}
+
+// Makes one in a folder, which nobody else has. None, with errno: the system refuses it.
+std::optional<temporary_file> make_temporary(const fs::path& folder, mode_t mode) {
+  auto of_kernel = kernel();
+  for (;;) {
+    auto name = folder / next_name(of_kernel);
+    descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (!file && errno == EEXIST) continue;  // of a process of the same number
+    if (!file) return std::nullopt;
+    if (of_kernel.empty()) return temporary_file{std::move(name), std::move(file)};
+    const bool locked = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+    if (locked && is_named(file.get(), name))
+      return temporary_file{std::move(name), std::move(file)};
+    // Somebody took it for abandoned before it was locked, and removes it.
+    if (locked || errno == EWOULDBLOCK) continue;
+    // Where there are no locks, under a name that nobody takes for abandoned.
+    ::unlink(name.c_str());
+    of_kernel.clear();
+  }
+}
+
+// Removes from a folder what writers have left that were killed. A file goes only where all of this
+// is so: a process of the kernel that runs here made it, since locks may mean nothing to other
+// hosts that share the disk, and process numbers nothing to other containers; it is this user's;
+// and nobody holds its lock. What cannot be removed stays.
+void remove_abandoned(const fs::path& folder) {
+  const auto of_kernel = kernel();
+  if (of_kernel.empty()) return;
+  const auto first = std::string(temporary_prefix) + of_kernel;
+  std::error_code why;
+  for (fs::directory_iterator at(folder, why), end; !why && at != end; at.increment(why)) {
+    const auto name = at->path().filename().string();
+    if (name.starts_with(first) && name.ends_with(temporary_suffix))
+      remove_if_abandoned(at->path());
+  }
+}
+
 }  // namespace
 
 atomic_file::atomic_file(std::filesystem::path file) : file_(std::move(file)) {}
 
 atomic_file::~atomic_file() {
-  if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
@@ -58,30 +150,23 @@ result<std::unique_ptr<atomic_file>> atomic_file::create(std::filesystem::path f
 }
 
 result<void> atomic_file::open() {
-  static std::atomic<unsigned> serial = 0;  // two writers of one process never share a name
   auto target = behind_links(file_);
   if (!target) return tl::unexpected(target.error());
   target_ = std::move(*target);
   if (const auto kind = kind_of_special(target_); !kind.empty())
     return failed("it is " + kind + ", and only a file is ever replaced");
   struct stat old {};
-  const bool replaces = ::stat(target_.c_str(), &old) == 0;
-  for (;;) {
-    // Short, and not made from the file's name, which may be as long as a name can be.
-    auto name = folder_of(target_) /
-                (".troupe-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + ".tmp");
-    descriptor_ =
-        ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
-    if (descriptor_ < 0 && errno == EEXIST) continue;  // left by a killed process of the same id
-    if (descriptor_ < 0) return failed("cannot create a file beside it: " + reason_now());
-    temporary_ = std::move(name);
-    if (replaces) take_rights(descriptor_, old);
-    return {};
-  }
+  if (::stat(target_.c_str(), &old) == 0) replaced_ = old;
+  remove_abandoned(folder_of(target_));
+  auto made = make_temporary(folder_of(target_), replaced_ ? 0600 : 0666);
+  if (!made) return failed("cannot create a file beside it: " + reason_now());
+  temporary_ = std::move(made->name);
+  open_ = std::move(made->file);
+  return {};
 }
 
 result<void> atomic_file::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (offset != position_ && ::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) < 0)
+  if (offset != position_ && ::lseek(open_.get(), static_cast<off_t>(offset), SEEK_SET) < 0)
     return failed("the write failed: " + reason_now());
   position_ = offset;
   return write(bytes);
@@ -90,7 +175,7 @@ result<void> atomic_file::write_at(std::uint64_t offset, std::span<const std::by
 result<void> atomic_file::write(std::span<const std::byte> bytes) {
   constexpr std::size_t most = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
   while (!bytes.empty()) {
-    const auto written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), most));
+    const auto written = ::write(open_.get(), bytes.data(), std::min(bytes.size(), most));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return failed("the write failed: " + reason_now());
     position_ += static_cast<std::uint64_t>(written);
@@ -101,13 +186,17 @@ result<void> atomic_file::write(std::span<const std::byte> bytes) {
 
 result<void> atomic_file::commit(durability how) {
   const bool synced = how == durability::synced;
-  if (synced && ::fsync(descriptor_) != 0)
+  // Not before: until then it is this user's, who removes it where this process is killed.
+  if (replaced_) take_rights(open_.get(), *replaced_);
+  if (synced && ::fsync(open_.get()) != 0)
     return failed("the disk did not take the bytes: " + reason_now());
-  if (::close(std::exchange(descriptor_, -1)) != 0)
-    return failed("closing failed: " + reason_now());
+  // Some file systems say only at a close what went wrong. The lock stays until the name is gone.
+  const int copy = ::fcntl(open_.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy >= 0 && ::close(copy) != 0) return failed("closing failed: " + reason_now());
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     return failed("cannot rename over it: " + reason_now());
   temporary_.clear();
+  open_.reset();
   // A folder that may not be read cannot be opened.
   if (synced && !sync_folder(folder_of(target_)) && errno != EACCES)
     return failed("its folder was not synced: " + reason_now());

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "messages/base/error.hpp"
+#include "messages/descriptor.hpp"
 
 namespace troupe::engine {
 
@@ -21,7 +25,9 @@ enum class durability : std::uint8_t { synced, later };
 [[nodiscard]] bool sync_folder(const std::filesystem::path& folder);
 
 /// A file that appears under its name whole or not at all: it is written under a temporary name in
-/// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace.
+/// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace;
+/// what a killed process leaves is removed when this user's next file is made in that folder, if
+/// the kernel that runs here has run it and nobody holds the file's lock (docs/checkpoints.md).
 /// Only a regular file is replaced; where the name is a symbolic link, the link stays and what it
 /// leads to is replaced. The new file has the mode of the old one, and its owner as far as the
 /// system lets us give files away. Used by one thread. Errors: io_failed naming the file and the
@@ -47,11 +53,12 @@ class atomic_file {
   [[nodiscard]] result<void> open();
   [[nodiscard]] tl::unexpected<error> failed(const std::string& what) const;
 
-  std::filesystem::path file_;       // as the caller calls it
-  std::filesystem::path target_;     // what is replaced
-  std::filesystem::path temporary_;  // empty: there is none
-  int descriptor_ = -1;
-  std::uint64_t position_ = 0;  // where the next write goes
+  std::filesystem::path file_;           // as the caller calls it
+  std::filesystem::path target_;         // what is replaced
+  std::optional<struct stat> replaced_;  // what was there
+  std::filesystem::path temporary_;      // what is written until then; empty: there is none
+  descriptor open_;                      // to it; holds its lock
+  std::uint64_t position_ = 0;           // where the next write goes
 };
 
 }  // namespace troupe::engine

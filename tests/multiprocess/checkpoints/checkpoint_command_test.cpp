@@ -206,12 +206,13 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such", 
   write_text(newer / "manifest.json", R"({"troupe_checkpoint": 4})");
   fs::create_directory(folder / "step-000008");
   fs::create_directory(folder / ".writing-step-000010");
+  fs::create_directory_symlink("step-000002", folder / "step-000012");
   write_text(folder / "notes.txt", "not ours");
   const auto outcome = troupe_checkpoint({"list", folder.path(), "--json"});
   REQUIRE(outcome.code == 0);
   const auto rows = json::parse(outcome.out).at("checkpoints");
-  REQUIRE(rows.size() == 5);
-  const std::vector<std::string> states{"whole", "torn", "torn", "torn", "half written"};
+  REQUIRE(rows.size() == 6);
+  const std::vector<std::string> states{"whole", "torn", "torn", "torn", "half written", "torn"};
   for (std::size_t i = 0; i < states.size(); ++i) {
     CHECK(rows[i].at("step") == 2 * (i + 1));
     CHECK(rows[i].at("state") == states[i]);
@@ -220,6 +221,7 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such", 
              ContainsSubstring("weights.stage-0.safetensors has 400 bytes"));
   CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 4"));
   CHECK_THAT(rows[3].at("problem").get<std::string>(), ContainsSubstring("manifest.json"));
+  CHECK_THAT(rows[5].at("problem").get<std::string>(), ContainsSubstring("is of step 2, and not"));
   const auto table = troupe_checkpoint({"list", folder.path()});
   CHECK(table.code == 0);
   CHECK_THAT(table.out,
@@ -263,6 +265,11 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
         [&] { fs::remove(bad / "weights.stage-1.safetensors"); });
   found(manifest, "", "its format is number 4", {true, true},
         [&] { write_text(manifest, R"({"troupe_checkpoint": 4})"); });
+  found(manifest, "", "is of step 2, and not of the step that its folder is named after",
+        {true, true}, [&] {
+          fs::remove_all(bad);
+          fs::copy(folder / "kept" / "step-000002", bad, fs::copy_options::recursive);
+        });
   found(manifest, "", "is no manifest", {true, true}, [&] { fs::resize_file(manifest, 40); });
   found(weights, "fc.weight", "holds NaN in tensor \"fc.weight\"", {false, false}, [&] {
     fs::remove_all(bad);
@@ -271,10 +278,9 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   harmed([&] {
     std::ifstream text(manifest);
     auto altered_manifest = json::parse(text);
-    altered_manifest.erase("checksum");
     auto& files = altered_manifest.at("files");
     files["a\x1b[1m.safetensors"] = files.at("state.stage-0.safetensors");
-    write_text(manifest, altered_manifest.dump());
+    write_text(manifest, tests::sealed(altered_manifest));
   });
   const auto escaped = troupe_checkpoint({"verify", bad});
   CHECK(escaped.code == 2);
