@@ -322,6 +322,22 @@ TEST_CASE("what no rank of the group can have sent is refused and changes nothin
   check_refused(core.sum_arrived(key(1), 1, 1), errc::stale, "which is over");
 }
 
+TEST_CASE(
+    "a replaced rank does again the steps that are not forgotten, from the first of these on") {
+  all_reduce_core core(0, 2, {{1, {0}, 4}}, all_reduce_core::usual_in_flight_bytes,
+                       bucket_way::parts, 3);
+  for (const std::uint64_t step : {1, 2, 3}) {
+    REQUIRE(core.complete(key(step)));
+    REQUIRE(core.sum_arrived(key(step), 0, 1));
+    REQUIRE(core.rest_arrived(key(step), 1));
+  }
+  core.forget_before(key(2));
+  core.start_over(1, key(1));
+  for (const std::uint64_t step : {1, 2, 3})
+    for (const auto what : {std::size_t{0}, core.rest_of_step()})
+      CHECK(core.is_repeat(key(step), what, 1) == (step >= 2));
+}
+
 TEST_CASE("an all-gather ends when every bucket of every rank is there, once") {
   all_gather_core alone;
   CHECK(alone.sent(key(1)).value());

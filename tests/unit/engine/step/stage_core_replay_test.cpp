@@ -69,6 +69,19 @@ TEST_CASE("a step that is over is sent again to a new neighbour until it is forg
   }
 }
 
+TEST_CASE("a stage that logs nothing keeps nothing of what is over") {
+  stage_core core(4);
+  REQUIRE(core.begin(middle(at(1), 1)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.action_done(at(1), f(0)));
+  REQUIRE(core.gradient_arrived(at(1), {0}));
+  REQUIRE(core.action_done(at(1), b(0)));
+  REQUIRE(core.update_done(at(1)));
+  core.start_over({.before = {0}, .after = {0}}, at(1));
+  CHECK_FALSE(core.is_repeat(edge::input, at(1), {0}));
+  CHECK(core.resume() == nothing);
+}
+
 TEST_CASE("an evaluation is sent and expected again like a training step, until it is forgotten") {
   for (const bool is_forgotten : {false, true}) {
     INFO(is_forgotten);

@@ -38,7 +38,7 @@ inline shared_plan gpipe_of(std::uint32_t microbatches) {
 
 /// A step of a gpipe plan for a stage in the middle of a pipeline.
 inline run_step middle(step_key key, std::uint32_t microbatches = 2) {
-  return {key, gpipe_of(microbatches), false, false};
+  return {key, gpipe_of(microbatches)};
 }
 
 inline run_step last(step_key key, std::uint32_t microbatches = 2) {
@@ -47,8 +47,7 @@ inline run_step last(step_key key, std::uint32_t microbatches = 2) {
 
 inline run_step evaluation(step_key key, std::uint32_t microbatches = 2) {
   return {key,
-          proved(forward_only({}, microbatches).stages[0], microbatches, step_kind::evaluation),
-          false, false};
+          proved(forward_only({}, microbatches).stages[0], microbatches, step_kind::evaluation)};
 }
 
 /// A training step of a stage in the middle, with the plan given as text.
@@ -57,8 +56,7 @@ inline run_step planned(const std::string& actions, std::uint32_t cap, std::uint
   const auto text = "schedule any microbatches " + std::to_string(microbatches) +
                     (chunks > 1 ? " chunks " + std::to_string(chunks) + " looped" : "") +
                     "\nstage 0 cap " + std::to_string(cap) + ": " + actions;
-  return {at(1), proved(parse(text).value().stages[0], microbatches, step_kind::training, chunks),
-          false, false};
+  return {at(1), proved(parse(text).value().stages[0], microbatches, step_kind::training, chunks)};
 }
 
 /// A middle stage starts an action: it grants a credit for what the action uses.
