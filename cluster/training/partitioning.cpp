@@ -9,7 +9,10 @@
 #include <memory>
 #include <thread>
 
+#include "actors/pipeline/stage_needs.hpp"
+#include "cluster/training/needs/measured_layers.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/base/free_memory.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
@@ -124,10 +127,14 @@ namespace {
 result<engine::model_profile> measure_side_by_side(const engine::model_blueprint& blueprint,
                                                    const engine::stage_options& options,
                                                    const engine::planning& how,
-                                                   const engine::batch& samples) {
+                                                   const engine::batch& samples,
+                                                   measuring_teller& teller) {
   using outcome = result<engine::model_profile>;
   const auto at_once =
       std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+  const engine::profile_bounds within{
+      .bytes = actors::free_bytes(engine::read_free_memory()) / at_once,
+      .begins = [&teller](std::size_t layer) { teller.begins(layer); }};
   std::vector<std::promise<outcome>> promises(at_once);
   std::vector<engine::model_profile> profiles;
   try {
@@ -135,9 +142,10 @@ result<engine::model_profile> measure_side_by_side(const engine::model_blueprint
     for (std::size_t i = 0; i < promises.size(); ++i) {
       threads.push_back(std::make_unique<engine::work_thread>(
           "profile-" + std::to_string(i), static_cast<int>(how.threads_per_stage)));
-      threads.back()->post([&blueprint, &options, &samples, &promise = promises[i]] {
+      threads.back()->post([&blueprint, &options, &samples, &within, &promise = promises[i]] {
         try {
-          promise.set_value(engine::profile_model(blueprint, options, samples, profile_repeats));
+          promise.set_value(
+              engine::profile_model(blueprint, options, samples, profile_repeats, within));
         } catch (...) {
           promise.set_exception(std::current_exception());
         }
@@ -174,19 +182,20 @@ std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
 }
 
 /// Fills in how large a sample is.
-result<std::vector<engine::model_profile>> measure(const engine::model_blueprint& blueprint,
-                                                   const trainer_config& config,
-                                                   const registries& known, engine::planning& how,
-                                                   const engine::dataset& data) {
-  const auto options = stage_options_of(config, known);
+result<std::vector<engine::model_profile>> measure(const layers_to_measure& what,
+                                                   engine::planning& how) {
+  const auto options = stage_options_of(what.config, what.known);
   if (!options) return tl::unexpected(options.error());
   std::vector<engine::model_profile> profiles;
-  for (const auto size : sizes_to_profile(config)) {
-    const auto samples = first_samples(data, size);
+  for (const auto size : sizes_to_profile(what.config)) {
+    if (auto fits = check_measurable(what, size, engine::read_free_memory()); !fits)
+      return tl::unexpected(fits.error());
+    measuring_teller teller(what.described, [](const std::string& line) { log::info(line); });
+    const auto samples = first_samples(what.data, size);
     if (!samples) return tl::unexpected(samples.error());
     how.sample_bytes = bytes_of_sample(*samples);
-    auto profile = measure_side_by_side(blueprint, *options, how, *samples);
-    if (!profile) return tl::unexpected(profile.error());
+    auto profile = measure_side_by_side(what.blueprint, *options, how, *samples, teller);
+    if (!profile) return tl::unexpected(blame_bound(what.config, size, profile.error()));
     profiles.push_back(std::move(*profile));
   }
   return profiles;
@@ -237,7 +246,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   auto how = planning_of(config, known, layers);
   if (!how) return tl::unexpected(how.error());
   if (auto fits = check_slices(layers, config, known); !fits) return tl::unexpected(fits.error());
-  const auto profiles = measure(blueprint, config, known, *how, data);
+  const auto profiles = measure({layers, blueprint, config, known, data}, *how);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
   if (!predicts)

@@ -11,31 +11,46 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include "engine/autograd/autocast.hpp"
 #include "engine/model/model.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::engine {
 namespace {
 
-/// Counts the bytes of tensors that this thread's operators allocate and free while it lives.
+/// Thrown by an operator that allocates more than it may.
+struct over_bound : std::exception {};
+
+/// Counts the bytes of tensors that this thread's operators allocate and free while it lives. What
+/// would make them more than `most` is refused when it is allocated, before any page of it is used.
 class byte_counter {
  public:
-  byte_counter()
-      : count_(std::make_shared<counter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}
+  /// `is_over` is set when that happens, for layers may throw something else then.
+  byte_counter(double most, bool& is_over)
+      : count_(std::make_shared<counter>(most, is_over)),
+        guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}
 
   [[nodiscard]] double live() const { return static_cast<double>(count_->live); }
 
  private:
   struct counter final : c10::MemoryReportingInfoBase {
+    counter(double bytes, bool& over) : most(bytes), is_over(over) {}
+
     void reportMemoryUsage(void* /*at*/, std::int64_t bytes, std::size_t /*allocated*/,
                            std::size_t /*reserved*/, c10::Device /*device*/) override {
       live += bytes;
+      if (bytes <= 0 || static_cast<double>(live) <= most) return;
+      is_over = true;
+      throw over_bound();
     }
     [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
 
     std::int64_t live = 0;
+    double most;
+    bool& is_over;
   };
 
   std::shared_ptr<counter> count_;
@@ -81,8 +96,8 @@ at::Tensor as_in_a_model(const at::Tensor& input) {
 /// Measures one layer after another. Each gives its output to the next.
 class profiler {
  public:
-  profiler(const stage_options& how, const batch& samples, std::size_t model_bytes)
-      : how_(how), labels_(samples.labels.to(how.device)), sweep_(model_bytes) {
+  profiler(const stage_options& how, const batch& samples, std::size_t model_bytes, double most)
+      : how_(how), labels_(samples.labels.to(how.device)), sweep_(model_bytes), most_(most) {
     input_ = samples.inputs.detach().to(how.device);
     if (how.channels_last && input_.dim() == 4)
       input_ = input_.contiguous(at::MemoryFormat::ChannelsLast);
@@ -103,14 +118,20 @@ class profiler {
         cost.*part = i == 0 ? pass.*part : std::min(cost.*part, pass.*part);
     }
     input_ = output.detach();
+    input_bytes_ = static_cast<double>(input_.nbytes());
     if (output.requires_grad()) input_.requires_grad_();
   }
+
+  /// Whether a layer was refused more memory.
+  [[nodiscard]] bool is_over() const { return is_over_; }
 
  private:
   /// Bytes of copies, of what is kept, and of what is passed on: what a pass leaves behind, and
   /// what the next one leaves alive while its output is there.
-  at::Tensor measure_bytes(layer& which, layer_cost& cost) const {
-    const byte_counter bytes;
+  at::Tensor measure_bytes(layer& which, layer_cost& cost) {
+    for (const auto& [name, tensor] : which.parameters()) cost.parameter_bytes += tensor.nbytes();
+    const byte_counter bytes(most_ - input_bytes_ - static_cast<double>(cost.parameter_bytes),
+                             is_over_);
     pass_once(which);
     cost.copied_bytes = std::max(0.0, bytes.live());
     const auto input = as_in_a_model(input_);
@@ -118,7 +139,6 @@ class profiler {
     const auto output = forward(which, input);
     cost.kept_bytes = std::max(0.0, bytes.live() - before);
     cost.output_bytes = static_cast<double>(output.nbytes());
-    for (const auto& [name, tensor] : which.parameters()) cost.parameter_bytes += tensor.nbytes();
     return output;
   }
 
@@ -180,9 +200,12 @@ class profiler {
   }
 
   const stage_options& how_;
-  at::Tensor input_;   // [n, ...]
-  at::Tensor labels_;  // [n, ...] i64
+  at::Tensor input_;        // [n, ...]
+  at::Tensor labels_;       // [n, ...] i64
+  double input_bytes_ = 0;  // of what a layer gave: the samples are not counted
   cache_sweep sweep_;
+  double most_;  // bytes at one time
+  bool is_over_ = false;
 };
 
 std::size_t bytes_of(const model& layers) {
@@ -193,16 +216,40 @@ std::size_t bytes_of(const model& layers) {
 
 }  // namespace
 
+std::vector<double> least_profile_bytes(const model& described,
+                                        std::vector<std::int64_t> sample_shape,
+                                        std::int64_t samples, double value_bytes) {
+  const auto bytes_now = [&] {
+    double values = static_cast<double>(samples);
+    for (const auto side : sample_shape) values *= static_cast<double>(side);
+    return values * value_bytes;
+  };
+  std::vector<double> all;
+  for (const auto& each : described) {
+    double weights = 0;
+    for (const auto& [name, tensor] : each->parameters())
+      weights += static_cast<double>(tensor.nbytes());
+    const double given = bytes_now();
+    static_cast<void>(each->macs(sample_shape));
+    const double copy = all.empty() ? 0 : given;  // nothing is propagated back to samples
+    const double gives = all.empty() && weights == 0 ? 0 : bytes_now();
+    all.push_back(weights + given + copy + gives);
+  }
+  return all;
+}
+
 result<model_profile> profile_model(const model_blueprint& of, const stage_options& how,
-                                    const batch& samples, int repeats) {
+                                    const batch& samples, int repeats,
+                                    const profile_bounds& within) {
   const at::AutoGradMode recording(true);
   const auto described = describe(of);
   if (!described) return tl::unexpected(described.error());
   const auto count = described->size();
   model_profile measured{samples.inputs.size(0), std::vector<layer_cost>(count)};
   auto sample_shape = samples.inputs.sizes().slice(1).vec();
-  profiler run(how, samples, bytes_of(*described));
+  profiler run(how, samples, bytes_of(*described), within.bytes);
   for (std::size_t i = 0; i < count; ++i) {
+    if (within.begins) within.begins(i);
     auto& cost = measured.layers[i];
     cost.name = described->at(i)->name();
     cost.macs = described->at(i)->macs(sample_shape);
@@ -211,7 +258,16 @@ result<model_profile> profile_model(const model_blueprint& of, const stage_optio
     if (!made) return tl::unexpected(made.error());
     one.push_back(std::move(*made));
     to_memory_format(one, how.channels_last);
-    run.measure(*one.front(), i + 1 == count, repeats, cost);
+    try {
+      run.measure(*one.front(), i + 1 == count, repeats, cost);
+    } catch (const std::exception&) {
+      if (!run.is_over()) throw;
+      return fail(
+          errc::bad_config,
+          format("the layer '%s' takes more than %.0f MiB for a micro-batch of %lld samples",
+                 cost.name.c_str(), within.bytes / (1 << 20),
+                 static_cast<long long>(measured.samples)));
+    }
   }
   return measured;
 }

@@ -175,6 +175,15 @@ TEST_CASE("A layer that no memory here holds is refused before it is measured") 
           {"the layer 'fc' alone has 131", " MiB of weights, but ", "are free on this machine"});
 }
 
+TEST_CASE("Samples whose activations no memory here holds are refused before they are read") {
+  if (engine::read_free_memory().bytes > std::uint64_t{200} << 30) SKIP("this machine holds them");
+  refuses({"--check", "--data", "synthetic:3x9216x9216:10:64", "--batch-size", "64"},
+          {"--batch-size: the layer '", "' takes at least ", " for a micro-batch of ",
+           " are free on this machine",
+           "take smaller micro-batches (more of them: "
+           "--micro-batches), smaller samples, or another machine"});
+}
+
 TEST_CASE("A program that is none of Troupe is not launched") {
   const scratch_folder folder;
   const auto file = folder / "run.toml";

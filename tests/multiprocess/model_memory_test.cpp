@@ -306,6 +306,35 @@ TEST_CASE("A node whose memory is predicted to be too little for activations is 
                                "take smaller micro-batches (more of them: --micro-batches)"));
 }
 
+TEST_CASE("Stages that are threads are refused where all of them together do not fit") {
+  if (!memory_groups::work()) SKIP("no memory groups (cgroup v1) can be made here");
+  const scratch_folder folder;
+  memory_groups groups(std::uint64_t{250} << 20);
+  const auto refused = [&](const char* program, const words& model, const std::string& what) {
+    const auto outcome =
+        tests::run_other(groups.script(folder / "confined", program),
+                         model + words{"--stages-in", "threads", "--no-eval", "--steps", "1"});
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(),
+               ContainsSubstring("--stages-in: " + what) &&
+                   ContainsSubstring("), which are threads of one process, ") &&
+                   ContainsSubstring(" free within the limit of the control group, 250 MiB"));
+  };
+  // Weights, gradients and momentum of 288 MiB, of which no stage has more than 80.
+  refused(
+      TROUPE_TRANSFORMER,
+      {"--data", "text:" + text_in(folder).string(), "--stages", "4", "--layers", "8", "--width",
+       "512", "--heads", "4", "--context", "16", "--batch-size", "2", "--micro-batches", "2"},
+      "the weights, gradients and optimizer state of all stages (stage-0, stage-1, stage-2, "
+      "stage-3");
+  // Of 128 MiB, which alone would fit.
+  refused(TROUPE_PROGRAM,
+          {"--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-size", "16",
+           "--stages", "2"},
+          "");
+}
+
 TEST_CASE("The largest of four stages takes less than 45 % of what one stage takes") {
   const scratch_folder folder;
   const auto text = text_in(folder);

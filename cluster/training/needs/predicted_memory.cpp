@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <iterator>
 #include <map>
 #include <string>
@@ -13,13 +12,10 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "cluster/hosts/keepers_core.hpp"
+#include "cluster/training/needs/measured_layers.hpp"
 #include "cluster/training/partitioning.hpp"
-#include "engine/base/free_memory.hpp"
-#include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
-#include "engine/partition/profile.hpp"
-#include "messages/base/format.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -36,49 +32,18 @@ void add_where_computed(engine::stage_memory& to, double bytes) {
   to.on_device += bytes;
 }
 
-/// The layer that takes the most memory to be drawn.
-struct largest_layer {
-  std::size_t index = 0;
-  double bytes = 0;  // of its parameters and buffers
-};
-
-largest_layer largest_layer_of(const prepared_run& run) {
-  largest_layer most;
-  for (std::size_t i = 0; i < run.layers.size(); ++i) {
-    const auto bytes = static_cast<double>(actors::bytes_of(tensors_of(run, {i, i + 1})));
-    if (bytes > most.bytes) most = {i, bytes};
-  }
-  return most;
-}
-
-/// Whether it can be drawn here, to be measured. What cannot would not end this process alone.
-result<void> check_drawable(const prepared_run& run, const largest_layer& largest) {
-  constexpr double mebi = 1 << 20;
-  const double room = actors::free_bytes(engine::read_free_memory());
-  if (largest.bytes <= room) return {};
-  return fail(errc::bad_config,
-              format("the layer '%s' alone has %.0f MiB of weights, but %.0f MiB "
-                     "are free on this machine, where its activations are "
-                     "measured; take a smaller model, or another machine",
-                     run.layer_names[largest.index].c_str(), largest.bytes / mebi, room / mebi));
+/// Of its parameters and buffers, of that layer which has the most.
+double largest_layer_bytes(const prepared_run& run) {
+  std::uint64_t most = 0;
+  for (std::size_t i = 0; i < run.layers.size(); ++i)
+    most = std::max(most, actors::bytes_of(tensors_of(run, {i, i + 1})));
+  return static_cast<double>(most);
 }
 
 std::vector<std::size_t> cuts_of(const prepared_run& run) {
   std::vector<std::size_t> cuts;
   for (std::size_t i = 1; i < run.ranges.size(); ++i) cuts.push_back(run.ranges[i].first);
   return cuts;
-}
-
-/// What a micro-batch of the run leaves in memory, layer by layer.
-result<engine::model_profile> measure_bytes(const prepared_run& run, const trainer_config& config,
-                                            const registries& known,
-                                            const engine::batch& samples) try {
-  const auto options = stage_options_of(config, known);
-  if (!options) return tl::unexpected(options.error());
-  return engine::profile_model(run.blueprint, *options, samples, /*repeats=*/0);
-} catch (const std::exception& problem) {
-  return fail(errc::handler_failed,
-              "the layers' memory cannot be measured: " + engine::reason_of(problem));
 }
 
 /// What a stage of one replica keeps.
@@ -192,14 +157,12 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!how) return tl::unexpected(how.error());
   how->batch_size = std::min(how->batch_size, run.data->size(engine::split::train));
   const auto parts = static_cast<std::int64_t>(run.microbatches);
-  const auto samples = first_samples(*run.data, (how->batch_size + parts - 1) / parts);
-  if (!samples) return tl::unexpected(samples.error());
-  const auto largest = largest_layer_of(run);
-  if (auto fits = check_drawable(run, largest); !fits) return tl::unexpected(fits.error());
-  const auto profile = measure_bytes(run, config, known, *samples);
-  if (!profile) return tl::unexpected(profile.error());
-  how->sample_bytes = bytes_of_sample(*samples);
-  const auto costs = engine::cost_model::fit({*profile});
+  const auto measured = measure_activations({run.layers, run.blueprint, config, known, *run.data},
+                                            (how->batch_size + parts - 1) / parts);
+  if (!measured) return tl::unexpected(measured.error());
+  const auto& [samples, profile] = *measured;
+  how->sample_bytes = bytes_of_sample(samples);
+  const auto costs = engine::cost_model::fit({profile});
   if (!costs) return tl::unexpected(costs.error());
   const auto replicas = config.pipeline.replicas;  // each has its share of the batch
   how->batch_size = (how->batch_size + replicas - 1) / replicas;
@@ -207,11 +170,12 @@ result<predicted_memory> predict_memory(const application& program, const traine
       engine::predict(*costs, *how, planned_microbatches(config, run.microbatches), cuts_of(run));
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
+  const double largest = largest_layer_bytes(run);
   for (const auto& stage : made->stages) {
     all.stages.push_back(stage.memory);
-    add_on_host(all.stages.back(), largest.bytes);
+    add_on_host(all.stages.back(), largest);
   }
-  const auto micro_batch = samples->inputs.nbytes() + samples->labels.nbytes();
+  const auto micro_batch = samples.inputs.nbytes() + samples.labels.nbytes();
   const double remembered = logs_edges(config) ? config.train.accumulate : 0;
   const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
                          static_cast<double>(parts);

@@ -26,8 +26,8 @@ struct predicted_memory {
 };
 
 /// Bytes of activations are measured: each layer is built and runs forward once here, one layer at
-/// a time, with a micro-batch of the data. The rest is counted. Errors: those of reading a sample
-/// and of making a layer; bad_data where no sample could be read; handler_failed.
+/// a time, with a micro-batch of the data. The rest is counted. Errors: see
+/// measure_activations.
 [[nodiscard]] result<predicted_memory> predict_memory(const application& program,
                                                       const trainer_config& config,
                                                       const prepared_run& run);

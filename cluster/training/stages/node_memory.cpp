@@ -14,7 +14,10 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/training/needs/measured_layers.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
+#include "engine/base/free_memory.hpp"
+#include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/optimizer.hpp"
 
@@ -99,15 +102,19 @@ result<void> check_least(const asked_node& node) {
                             static_cast<double>(node.needs.least_bytes), node.room, node.host);
 }
 
-/// Of each stage of a replica; none where it cannot be predicted, which keeps no run from starting.
-std::vector<engine::stage_memory> predict(const application& program, const trainer_config& config,
-                                          const prepared_run& run) {
+/// Of each stage of a replica; none where it cannot be predicted, which keeps no run from starting
+/// whose stages are elsewhere.
+result<std::vector<engine::stage_memory>> predict(const application& program,
+                                                  const trainer_config& config,
+                                                  const prepared_run& run) {
   if (!config.cluster.stage_needs.empty()) return config.cluster.stage_needs;
-  if (run.reader) return {};  // the data are elsewhere
+  if (run.reader) return std::vector<engine::stage_memory>();  // the data are elsewhere
   auto memory = predict_memory(program, config, run);
   if (memory) return std::move(memory->stages);
+  const bool is_here = config.cluster.launch == launch_way::local;
+  if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
   log::debug("what the stages take with activations is not predicted: " + memory.error().text);
-  return {};
+  return std::vector<engine::stage_memory>();
 }
 
 void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_memory>& predicted,
@@ -121,11 +128,60 @@ void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_
   if (!lack.empty()) log::warning(lack);
 }
 
+/// Stages that are threads have one memory, and each of them looks before the others have taken
+/// their parts of it. `room`: before they take any.
+result<void> check_threads(const application& program, const trainer_config& config,
+                           const prepared_run& run, const std::vector<actors::build_stage>& orders,
+                           const engine::free_memory& room) {
+  constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
+  const auto all =
+      needs_of_nodes(program, config, run, orders, std::vector<std::size_t>(orders.size()));
+  if (!all) return tl::unexpected(all.error());
+  if (all->empty()) return {};
+  const auto& needs = all->at(0);
+  const auto who = "all stages (" + listed(needs.names) + "), which are threads of one process, ";
+  const auto place = config.places.of("pipeline.stages_in") + ": ";
+  const auto least = static_cast<double>(needs.least_bytes);
+  const auto fits = actors::check_room(
+      place + "the weights, gradients and optimizer state of " + who + "take", least, room);
+  if (!fits || most_shares * least <= actors::free_bytes(room)) return fits;
+  const auto predicted = predict(program, config, run);
+  if (!predicted) return tl::unexpected(predicted.error());
+  double bytes = 0;
+  for (std::size_t i = 0; i < orders.size() && !predicted->empty(); ++i)
+    bytes += predicted->at(i % predicted->size()).on_host(orders[i].device != "cpu");
+  if (auto enough = actors::check_room(place + who + "are predicted to take", bytes, room); !enough)
+    return enough;
+  // What LibTorch takes when it computes for the first time, it has now.
+  const auto lack = actors::predicted_lack(place + who + "are predicted to take", bytes,
+                                           engine::read_free_memory(), host_name());
+  if (!lack.empty()) log::warning(lack);
+  return {};
+}
+
+/// Of a run on this machine alone: what is known without a measurement, or by a quick one.
+result<void> check_here(const application& program, const trainer_config& config,
+                        const prepared_run& run, const std::vector<actors::build_stage>& orders) {
+  const auto room = engine::read_free_memory();
+  if (!run.reader)
+    if (auto fits = check_batch(config, *run.data, room); !fits) return fits;
+  const auto samples = std::min(config.train.batch_size, run.data->size(engine::split::train));
+  const auto parts = static_cast<std::int64_t>(run.microbatches);
+  const layers_to_measure what{run.layers, run.blueprint, config, program.info.known, *run.data};
+  const bool on_cpu = std::ranges::all_of(orders, [](const auto& o) { return o.device == "cpu"; });
+  if (on_cpu)
+    if (auto fits = check_measurable(what, (samples + parts - 1) / parts, room); !fits) return fits;
+  if (config.pipeline.stages_in != placement::threads) return {};
+  return check_threads(program, config, run, orders, room);
+}
+
 }  // namespace
 
 result<void> check_memory(node_group& group, actors::requester& ask, const application& program,
                           const trainer_config& config, const prepared_run& run,
                           const std::vector<actors::build_stage>& orders) {
+  if (config.cluster.launch == launch_way::local)
+    if (auto fits = check_here(program, config, run, orders); !fits) return fits;
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return {};  // there are no nodes
   const auto needs = needs_of_nodes(program, config, run, orders, *places);
@@ -134,8 +190,9 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   for (const auto& node : nodes)
     if (auto fits = check_least(node); !fits) return fits;
   const auto predicted = predict(program, config, run);
+  if (!predicted) return tl::unexpected(predicted.error());
   for (const auto& node : nodes)
-    if (!predicted.empty()) warn_of_prediction(node, predicted, orders);
+    if (!predicted->empty()) warn_of_prediction(node, *predicted, orders);
   return {};
 }
 
