@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "messages/base/thread_limit.hpp"
+
 namespace troupe::actors {
 namespace {
 
@@ -21,7 +23,7 @@ system_config::system_config() {
   set("scheduler.max-threads", std::size_t{2});
 }
 
-result<void> check_threads() {
+result<void> check_threads(std::size_t nodes) {
   std::latch counted(1);
   std::vector<std::thread> started;
   started.reserve(threads_of_a_node);
@@ -29,11 +31,11 @@ result<void> check_threads() {
   try {
     while (started.size() < threads_of_a_node) started.emplace_back([&counted] { counted.wait(); });
   } catch (const std::system_error& refused) {
-    outcome = fail(errc::io_failed,
-                   "only " + std::to_string(started.size()) +
-                       " more threads can be started, and a node needs " +
-                       std::to_string(threads_of_a_node) +
-                       " (ulimit -u, or the machine's limit): " + refused.code().message());
+    outcome = fail(errc::io_failed, "only " + std::to_string(started.size()) +
+                                        " more threads can be started, and a node needs " +
+                                        std::to_string(threads_of_a_node) + " " +
+                                        raise_threads(nodes * threads_of_a_node - started.size()) +
+                                        ": " + refused.code().message());
   }
   counted.count_down();
   for (auto& each : started) each.join();

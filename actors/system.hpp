@@ -1,6 +1,7 @@
 #pragma once
 
 #include <caf/actor_system_config.hpp>
+#include <cstddef>
 
 #include "messages/base/error.hpp"
 
@@ -14,8 +15,8 @@ struct system_config : caf::actor_system_config {
 };
 
 /// Whether this process may start the threads that a node needs, tried by starting as many. To be
-/// asked before an actor system is made: CAF ends the process where it gets none. Errors:
-/// io_failed.
-[[nodiscard]] result<void> check_threads();
+/// asked before an actor system is made: CAF ends the process where it gets none. `nodes`: of the
+/// run, for the limit that an error says would do. Errors: io_failed.
+[[nodiscard]] result<void> check_threads(std::size_t nodes);
 
 }  // namespace troupe::actors

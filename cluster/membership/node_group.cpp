@@ -34,7 +34,8 @@ result<std::unique_ptr<node_group>> node_group::start(
     std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
     const std::string& listen, actors::progress_settings progress, milliseconds patience,
     std::size_t understudies, std::function<bool()> is_stopped) try {
-  if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
+  if (auto enough = actors::check_threads(1 + names.size()); !enough)
+    return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(
       new node_group(std::move(where), std::move(progress), understudies));
   group->first_names_ = group->names_ = names;

@@ -67,7 +67,8 @@ std::string words_on_lost_trainer(const std::string& name, const std::string& tr
 }
 
 result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
-  if (auto enough = actors::check_threads(); !enough)
+  constexpr std::size_t usual_nodes = 4;
+  if (auto enough = actors::check_threads(usual_nodes); !enough)
     return fail(enough.error().code, settings.name + ": " + enough.error().text);
   actors::message_registry types;
   actors::add_protocol(types);

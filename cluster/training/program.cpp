@@ -136,7 +136,7 @@ int run_program(const program_info& info, const program_actions& actions, int ar
   if (!asked) return report(info.name.c_str(), asked.error());
   return std::visit(performer{info.name.c_str(), actions}, *asked);
 } catch (const std::exception& problem) {
-  return report(info.name.c_str(), {errc::handler_failed, engine::reason_of(problem)});
+  return report(info.name.c_str(), {engine::code_of(problem), engine::reason_of(problem)});
 }
 
 }  // namespace troupe::cluster

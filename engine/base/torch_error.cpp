@@ -7,6 +7,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "messages/base/thread_limit.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -31,15 +33,26 @@ std::string device_is_full(const std::string& text) {
          " Use a smaller micro-batch, or recompute activations (pipeline.recompute)";
 }
 
+/// The same error, if it is that the system starts no thread; else null.
+const std::system_error* refused_thread(const std::exception& problem) {
+  const auto* const refused = dynamic_cast<const std::system_error*>(&problem);
+  return refused && refused->code() == std::errc::resource_unavailable_try_again ? refused
+                                                                                 : nullptr;
+}
+
 }  // namespace
+
+errc code_of(const std::exception& problem) {
+  return refused_thread(problem) ? errc::io_failed : errc::handler_failed;
+}
 
 std::string reason_of(const std::exception& problem) {
   if (dynamic_cast<const std::bad_alloc*>(&problem)) return "there is no memory left";
-  if (const auto* refused = dynamic_cast<const std::system_error*>(&problem);
-      refused && refused->code() == std::errc::resource_unavailable_try_again) {
+  if (const auto* const refused = refused_thread(problem)) {
     const std::string said = refused->what(), words = "no thread can be started";
     const std::string what = said.starts_with(words) ? said : words + ": " + said;
-    return what + " (ulimit -u, or the machine's limit)";
+    constexpr std::uint64_t some = 64;
+    return what + " " + raise_threads(some);
   }
   const auto* torch = dynamic_cast<const c10::Error*>(&problem);
   const std::string text = torch ? torch->what_without_backtrace() : problem.what();

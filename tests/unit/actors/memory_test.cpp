@@ -13,7 +13,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -38,6 +40,7 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "messages/base/thread_limit.hpp"
 
 namespace {
 
@@ -152,6 +155,19 @@ TEST_CASE("what LibTorch and the library say of memory and threads becomes one l
   CHECK(engine::reason_of(std::bad_alloc()) == "there is no memory left");
   CHECK_THAT(engine::reason_of(std::system_error(EAGAIN, std::generic_category())),
              ContainsSubstring("no thread can be started: ") && ContainsSubstring("(ulimit -u"));
+  CHECK(engine::code_of(std::system_error(EAGAIN, std::generic_category())) == errc::io_failed);
+  CHECK(engine::code_of(std::system_error(EINVAL, std::generic_category())) ==
+        errc::handler_failed);
+}
+
+TEST_CASE("where no thread is started, a limit is named that would do") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NPROC, &before) == 0);
+  const rlimit small{std::min<rlim_t>(before.rlim_max, 30'000), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NPROC, &small) == 0);
+  const auto told = raise_threads(8);
+  REQUIRE(::setrlimit(RLIMIT_NPROC, &before) == 0);
+  CHECK(told == "(ulimit -u " + std::to_string(small.rlim_cur + 8) + ", or the machine's limit)");
 }
 
 TEST_CASE("a shard that has no memory for an answer refuses that request and goes on") {
