@@ -148,15 +148,29 @@ std::optional<start_failure> failure_of_start(int fd) {
   return count == sizeof why ? std::optional(why) : std::nullopt;
 }
 
+/// What the system says of a script whose interpreter is missing is said of the script.
+std::string reason_of_start(const std::filesystem::path& program, int reason) {
+  std::string line;
+  if (reason == ENOENT) {
+    std::ifstream script(program, std::ios::binary);
+    std::getline(script, line);
+  }
+  const auto begin = line.starts_with("#!") ? line.find_first_not_of(" \t", 2) : std::string::npos;
+  if (begin == std::string::npos) return std::strerror(reason);
+  const auto interpreter = line.substr(begin, line.find_first_of(" \t\r", begin) - begin);
+  return "its first line names the interpreter " + interpreter + ", which is not there";
+}
+
 tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& why) {
-  const std::string reason = std::strerror(why.reason);
   return fail(errc::io_failed,
               spec.name + " cannot be started " +
                   (why.is_of_folder
-                       ? "in its working folder " + spec.working_folder.string() + ": " + reason +
+                       ? "in its working folder " + spec.working_folder.string() + ": " +
+                             std::strerror(why.reason) +
                              "; make that folder there, or name another one (working_folder of its "
                              "[[node]])"
-                       : "(" + executable(spec.program) + "): " + reason));
+                       : "(" + executable(spec.program) +
+                             "): " + reason_of_start(executable(spec.program), why.reason)));
 }
 
 constexpr const char* words_on_memory =
@@ -191,6 +205,12 @@ std::string name_of_signal(int number) {
   const char* name = ::sigabbrev_np(number);
   return "signal " + std::to_string(number) +
          (name != nullptr ? std::string(" (SIG") + name + ")" : "");
+}
+
+std::string words_on_late_end(const std::string& name) {
+  return name +
+         " has not ended with the run, as one that is stopped (SIGSTOP) or that a disk holds up; "
+         "it is waited for some seconds more, and then killed";
 }
 
 std::string describe(const child_exit& ended) {

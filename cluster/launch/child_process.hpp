@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -48,6 +49,12 @@ struct child_exit {
 /// "stage-1 exited with code 3", "stage-1 was killed by signal 9 (SIGKILL)"; what to do where it
 /// lacked memory.
 [[nodiscard]] std::string describe(const child_exit& ended);
+
+/// After which a process that was told to end is said to be late.
+inline constexpr std::chrono::milliseconds usual_time_of_end{1500};
+
+/// What is said then, to the user who waits for it.
+[[nodiscard]] std::string words_on_late_end(const std::string& name);
 
 /// One running child process. Owns it: the destructor kills and reaps it, with every process it has
 /// started in its process group. The kernel kills the child (SIGKILL) as soon as the thread that

@@ -2,9 +2,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
@@ -21,6 +23,7 @@
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/door/listener.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/meeting_place.hpp"
 
@@ -63,6 +66,14 @@ class child_ends {
     const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
     std::erase_if(failures_, [&](const auto& each) { return each.node == name; });
     return ended;
+  }
+
+  /// Those of these that have not ended.
+  std::vector<std::string> missing(const std::set<std::string>& names) {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::string> out;
+    std::ranges::set_difference(names, over_, std::back_inserter(out));
+    return out;
   }
 
   std::vector<node_end> failures() {
@@ -111,6 +122,7 @@ class process_launcher final : public node_launcher {
                                     .secret_descriptor = handed_over_as,
                                     .secret_file = {}});
     child.handed_over = secret->get();
+    started_.insert(name);
     return group_.start(child);
   }
 
@@ -137,8 +149,14 @@ class process_launcher final : public node_launcher {
   void expect_ends() override { ends_->expect(); }
 
   void join(bool in_order) override {
-    const auto patience = in_order ? actors::usual_deadlines.end : std::chrono::seconds{0};
-    if (!group_.wait(patience)) group_.terminate_all(actors::usual_deadlines.terminate);
+    if (in_order) {
+      if (group_.wait(usual_time_of_end)) return;
+      for (const auto& name : ends_->missing(started_)) log::warning(words_on_late_end(name));
+      if (group_.wait(actors::usual_deadlines.end - usual_time_of_end)) return;
+    }
+    if (!group_.wait(std::chrono::milliseconds{0}))
+      group_.terminate_all(actors::usual_deadlines.terminate);
+    messages::door::sweep_left_sockets();  // a process that is killed leaves its own
   }
 
   void kill() override { group_.kill(); }
@@ -151,6 +169,7 @@ class process_launcher final : public node_launcher {
   bool verbose_;
   std::uint64_t there_ = 0;         // nodes that are not lost
   std::set<std::string> given_up_;  // those that are
+  std::set<std::string> started_;
   std::shared_ptr<child_ends> ends_;
   process_group group_;
 };

@@ -1,10 +1,12 @@
 // A run whose processes are killed or interrupted ends by itself, says why, and leaves nothing.
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -30,6 +32,16 @@ std::vector<std::string> long_run_over(const std::string& link) {
   return arguments;
 }
 
+/// Whether a process of ours, which may be gone, has a name where it is met.
+bool has_socket(pid_t process) {
+  const char* const folder = std::getenv("XDG_RUNTIME_DIR");
+  const auto sockets = std::filesystem::path(folder != nullptr ? folder : "/tmp") /
+                       ("troupe-" + std::to_string(getuid()));
+  for (const auto& each : std::filesystem::directory_iterator(sockets))
+    if (each.path().filename().string().starts_with(std::to_string(process) + "-")) return true;
+  return false;
+}
+
 bool is_step(std::string_view line) {
   return line.find("step ") == 0;
 }
@@ -51,7 +63,10 @@ TEST_CASE("A killed stage process ends the run with its name and the signal") {
     INFO(outcome.err);
     CHECK(outcome.code == 1);
     CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)"));
-    for (const auto stage : stages) CHECK(wait_until_gone(stage));
+    for (const auto stage : stages) {
+      CHECK(wait_until_gone(stage));
+      CHECK_FALSE(has_socket(stage));
+    }
     CHECK(memory.left().size() <= 1);
   }
 }
@@ -99,6 +114,23 @@ TEST_CASE("Stage processes leave a stopped trainer, which learns that it was lef
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("node 'trainer' is gone: its process"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("this process itself had stood still for"));
+  CHECK(memory.left().empty());
+}
+
+TEST_CASE("A stage that is stopped once its work is done is waited for, and that is said") {
+  const tests::scratch_memory memory;
+  const auto outcome = tests::run_other(
+      "/bin/sh",
+      {"-c", "TROUPE_STOPS_AT_END=1 exec " TROUPE_PERTURBED
+             " --model resnet18 --data synthetic:3x32x32:10:8 --batch-size 8 --steps 1 --no-eval"},
+      tests::at_line("stage-0 has not ended with the run, as one that is stopped (SIGSTOP)",
+                     [](pid_t program) {
+                       for (const auto stage : children_of(program)) kill(stage, SIGCONT);
+                     }));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("it is waited for some seconds more"));
+  CHECK(outcome.seconds.count() < 9);
   CHECK(memory.left().empty());
 }
 

@@ -1,8 +1,11 @@
 // resnet_pipeline whose stage processes, unlike its trainer, have a wrong layer: --verify must see.
+// Where TROUPE_STOPS_AT_END is set they stop, as by SIGSTOP, when all of their work is done.
 
 #include <ATen/TensorOperators.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -55,5 +58,7 @@ int main(int argc, char** argv) {
       return made;
     };
   }
-  return troupe::main(argc, argv, program);
+  const int code = troupe::main(argc, argv, program);
+  if (is_stage && std::getenv("TROUPE_STOPS_AT_END") != nullptr) ::raise(SIGSTOP);
+  return code;
 }

@@ -10,7 +10,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t most_lines = 60;  // that are kept to explain an end
 constexpr std::size_t most_quoted = 120;
-constexpr milliseconds usual_word_at_end{1500};  // an agent says each second that it is alive
+constexpr auto usual_word_at_end = usual_time_of_end;  // an agent says each second that it lives
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;
@@ -185,10 +185,20 @@ session_core::effects session_core::tick_at_end(time_point now) {
     return lose(errc::timed_out, place_.text() + ": " + carrier() + " has not answered for " +
                                      seconds_of(most_quiet_at_end) + " at the end of the run; " +
                                      fate_of_left());
-  if (quiet < usual_word_at_end || std::exchange(told_quiet_end_, true)) return {};
+  if (quiet < usual_word_at_end) return tell_late(now);
+  if (std::exchange(told_quiet_end_, true)) return {};
   return {wait{place_.text() + ": " + carrier() +
                " does not answer; at the end of the run it is waited for " +
                seconds_of(most_quiet_at_end) + " at most"}};
+}
+
+/// Of processes that an agent which is well waits for.
+session_core::effects session_core::tell_late(time_point now) {
+  if (now - *ends_expected_ < usual_time_of_end || std::exchange(told_late_, true)) return {};
+  effects out;
+  for (const auto& each : processes_)
+    out.emplace_back(wait{place_.text() + ": " + words_on_late_end(each)});
+  return out;
 }
 
 std::string session_core::words_on_left(milliseconds time) const {

@@ -111,7 +111,8 @@ class session_core {
   /// Our own process has stood still, as its agents have been told, and goes on.
   [[nodiscard]] effects resume(time_point now);
   /// The processes have been told to end, which the agent is to report: where it says nothing at
-  /// all, the user hears that after a second, and it is given up after `most_quiet_at_end`.
+  /// all, the user hears that after a second, and it is given up after `most_quiet_at_end`; which
+  /// processes do not end is said once.
   void expect_ends(time_point now) noexcept { ends_expected_ = now; }
   /// Nothing more is wanted of the agent: its end is in order from here on.
   [[nodiscard]] effects end(std::chrono::milliseconds grace);
@@ -132,6 +133,7 @@ class session_core {
   [[nodiscard]] effects heard_before(output_stream stream, std::string_view line);
   [[nodiscard]] effects tick_before(std::chrono::milliseconds quiet);
   [[nodiscard]] effects tick_at_end(time_point now);
+  [[nodiscard]] effects tell_late(time_point now);
   [[nodiscard]] std::string carrier() const;
   [[nodiscard]] std::string fate_of_left() const;
   [[nodiscard]] effects lose(errc code, std::string why);
@@ -147,6 +149,7 @@ class session_core {
   time_point last_tick_;
   std::optional<time_point> ends_expected_;  // since when
   bool told_quiet_end_ = false;
+  bool told_late_ = false;
   std::deque<std::string> shell_out_;  // what came before the agent's first line
   std::deque<std::string> errors_;     // the last lines of standard error
   std::set<std::string> processes_;

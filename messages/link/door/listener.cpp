@@ -117,19 +117,6 @@ bool is_deserted(const address& where) {
   return probe && ::connect(probe.get(), where.get(), where.length) != 0 && errno == ECONNREFUSED;
 }
 
-/// Removes what processes left that were killed: names begin with their number.
-void sweep(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
-  if (!entries) return;
-  while (const dirent* const entry = ::readdir(entries.get())) {
-    const long process = std::strtol(entry->d_name, nullptr, 10);
-    if (process <= 0 || ::kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH) continue;
-    const std::string path = fmt::format("{}/{}", folder, entry->d_name);
-    const auto where = unix_address(path);
-    if (where && is_deserted(*where)) ::unlink(path.c_str());
-  }
-}
-
 /// As it was when the first neighbour came: it is the machine's, and does not change.
 uid_t overflow_user() {
   static const uid_t known = [] {
@@ -142,6 +129,19 @@ uid_t overflow_user() {
 }
 
 }  // namespace
+
+void sweep_left_sockets() {
+  const std::string folder = socket_folder();
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
+  if (!entries) return;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const long process = std::strtol(entry->d_name, nullptr, 10);
+    if (process <= 0 || ::kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH) continue;
+    const std::string path = fmt::format("{}/{}", folder, entry->d_name);
+    const auto where = unix_address(path);
+    if (where && is_deserted(*where)) ::unlink(path.c_str());
+  }
+}
 
 result<void> check_free(const std::string& text) {
   const auto where = resolve(text, true);
@@ -170,7 +170,7 @@ result<listener> listener::open(const address& where, const std::string& text) {
 result<listener> listener::open_private() {
   const auto folder = private_folder();
   if (!folder) return tl::unexpected(folder.error());
-  sweep(*folder);
+  sweep_left_sockets();
   std::array<std::byte, 8> random;
   fill_random(random);
   std::uint64_t number = 0;

@@ -55,6 +55,10 @@ class listener {
   bool has_screened_ = false;
 };
 
+/// Removes the private sockets of this user's processes that were killed: their names begin with
+/// the process's number.
+void sweep_left_sockets();
+
 /// Whether somebody could listen there now, over TCP; nobody can connect meanwhile. Errors: as of
 /// listener::open.
 [[nodiscard]] result<void> check_free(const std::string& text);

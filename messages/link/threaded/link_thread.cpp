@@ -162,7 +162,7 @@ class threaded_link final : public link {
     if (is_shm() && !where.is_unix()) {
       return fail(errc::address_unavailable,
                   fmt::format("{} is a port, and a link within one machine opens none: name no "
-                              "address, or choose the tcp transport",
+                              "address, or use TCP (--link tcp, or transport = \"tcp\" in [link])",
                               text));
     }
     if (!is_shm() && !inside_ && where.is_unix()) {

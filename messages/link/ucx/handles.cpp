@@ -67,7 +67,8 @@ result<void> check_transports(const std::string& description, link_transport wan
   };
   if (wanted != link_transport::shm || has("posix") || has("sysv")) return {};
   return fail(errc::transport_missing,
-              "UCX has no shared-memory transport on this machine; use the tcp transport");
+              "UCX has no shared-memory transport on this machine; use TCP (--link tcp, or "
+              "transport = \"tcp\" in [link])");
 }
 
 }  // namespace
@@ -140,7 +141,7 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
       return fail(errc::transport_missing,
                   tried.error().text +
                       ", for want of shared memory: look at ulimit -f and the room in /dev/shm, or "
-                      "use the tcp transport");
+                      "use TCP (--link tcp, or transport = \"tcp\" in [link])");
     }
   }
   return std::unique_ptr<library>(new library(std::move(*made)));

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -243,6 +245,19 @@ TEST_CASE_METHOD(watched_group, "when one child ends, a handler may stop the oth
   auto seen = reports.all();
   CHECK(std::count(seen.begin(), seen.end(), "exit b was killed by signal 15 (SIGTERM)") == 1);
   CHECK(std::count(seen.begin(), seen.end(), "exit c was killed by signal 15 (SIGTERM)") == 1);
+}
+
+TEST_CASE_METHOD(watched_group, "a script whose interpreter is missing is refused by that name") {
+  const scratch_folder folder;
+  child_spec spec = shell("stage-1", "");
+  spec.program = folder / "script";
+  std::ofstream(spec.program) << "#! /nonexistent/sh -e\n";
+  std::filesystem::permissions(spec.program, std::filesystem::perms(0755));
+  const auto started = group.start(spec);
+  REQUIRE_FALSE(started);
+  CHECK(started.error().text == "stage-1 cannot be started (" + spec.program.string() +
+                                    "): its first line names the interpreter /nonexistent/sh, "
+                                    "which is not there");
 }
 
 TEST_CASE_METHOD(watched_group,
