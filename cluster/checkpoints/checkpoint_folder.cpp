@@ -87,11 +87,21 @@ void remove_half_written(const fs::path& folder) {
     if (name.starts_with(half_written)) fs::remove_all(folder / name, why);
 }
 
+/// Writes to a file without a name, of which a process that is killed meanwhile leaves nothing.
+/// False where the folder's system has no such files, or refuses this one.
+bool write_unnamed(const fs::path& folder, const std::vector<std::byte>& bytes) {
+  const descriptor file(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  return file &&
+         ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) &&
+         ::fsync(file.get()) == 0;
+}
+
 /// Whether a file of some size can be written there.
 result<void> try_to_write(const fs::path& folder) {
   const auto trial = folder / (std::string(half_written) + "trial");
   const std::vector<std::byte> bytes(trial_bytes, std::byte{1});
-  auto file = engine::atomic_file::create(trial);
+  if (write_unnamed(folder, bytes)) return {};
+  auto file = engine::atomic_file::create(trial);  // which says why it cannot be
   auto written = file ? (*file)->write(bytes) : result<void>(tl::unexpected(file.error()));
   if (written) written = (*file)->commit();
   std::error_code why;

@@ -95,6 +95,25 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("Who interrupts a run after its last step is told that all of it is there") {
+  const scratch_folder folder;
+  const std::string file = folder / "weights.safetensors";
+  const std::string kept = folder / "kept";
+  const auto outcome =
+      run_program({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size",
+                   "16", "--steps", "1", "--save", file, "--checkpoint-dir", kept},
+                  at_first_step([&](pid_t program) {
+                    tests::wait_for_file(file);
+                    kill(program, SIGINT);
+                  }));
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("interrupted after the last step, 1; the weights are complete in " +
+                               file + "; the checkpoint is complete in " + kept +
+                               "/step-000001; only the last evaluation is left out"));
+}
+
 TEST_CASE("SIGTERM in the middle of an evaluation has the weights on disk within a second") {
   for (const std::string link : {"shm", "tcp"}) {
     INFO(link);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -296,6 +297,25 @@ void tell_end(run_parts& parts) {
     log::warning(std::to_string(parts.run.data->skipped()) + " unreadable images were skipped");
 }
 
+/// Whoever interrupts a run that has no step left is told that nothing of it is missing.
+void tell_complete(run_parts& parts) {
+  const auto steps = parts.run.steps;
+  if (!parts.control.stop.wanted() || parts.told.steps < steps) return;
+  const auto& config = parts.config;
+  std::string kept;
+  if (!config.train.save.empty() && parts.control.saver.end().not_saved == 0)
+    kept += "; the weights are complete in " + config.train.save.string();
+  const auto folder = checkpoint_folder(config.checkpoint.dir).path_of(steps);
+  std::error_code absent;
+  if (!config.checkpoint.dir.empty() &&
+      std::filesystem::exists(folder / checkpoint_folder::manifest_name, absent))
+    kept += "; the checkpoint is complete in " + folder.string();
+  const bool lacks_evaluation = config.train.eval && parts.told.evaluated < steps &&
+                                parts.run.data->size(engine::split::test) > 0;
+  parts.report->print("interrupted after the last step, " + std::to_string(steps) + kept +
+                      (lacks_evaluation ? "; only the last evaluation is left out" : ""));
+}
+
 /// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
 /// had not been composed.
 result<start_point> recover(run_parts& parts, const error& why,
@@ -364,6 +384,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
       const auto print = [&](const std::string& line) { parts.report->print(line); };
       if (!done) static_cast<void>(parts.checkpoints.last_step(until_checkpoint, print));
       tell_end(parts);
+      if (done) tell_complete(parts);
       if (!done || parts.control.stop.wanted()) return done;
       const auto shown = show(parts.program, parts.config, *stages, *parts.report);
       if (shown || shown.error().code != errc::peer_lost) return shown;

@@ -31,6 +31,11 @@ void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
                "take it");
 }
 
+/// Who names the manifest, the one file that every checkpoint has, means its folder.
+std::filesystem::path folder_named(const std::filesystem::path& by) {
+  return by.filename() == checkpoint_folder::manifest_name ? by.parent_path() : by;
+}
+
 result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
   const checkpoint_folder folder(config.dir);
   const auto& which = config.resume;
@@ -46,7 +51,7 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
     return fail(errc::bad_config, "there is no " + which +
                                       "; allowed: latest, auto, the number of a step, and the "
                                       "folder of a checkpoint");
-  auto found = is_step ? folder.of_step(step) : read_whole(which);
+  auto found = is_step ? folder.of_step(step) : read_whole(folder_named(which));
   if (found && is_step) warn_of_later(folder, step);
   return std::move(found).map(
       [](whole_checkpoint whole) { return std::optional(std::move(whole)); });

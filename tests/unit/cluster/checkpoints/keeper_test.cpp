@@ -1,10 +1,15 @@
 // When checkpoints are due, also after one that could not be written.
 
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +19,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "messages/descriptor.hpp"
 #include "tests/scratch_folder.hpp"
 
 namespace {
@@ -290,4 +296,36 @@ TEST_CASE("Checkpoints behind the step that a run goes back to are written again
   CHECK(run.is_due(8));
   CHECK(run.write(8) == 8);
   CHECK(run.keeper.own_steps() == std::vector<std::uint64_t>{8});
+}
+
+TEST_CASE("Who tries whether a folder takes checkpoints shows nothing there that could stay") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  std::filesystem::create_directory(config.checkpoint.dir);
+  const descriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  REQUIRE(::inotify_add_watch(watch.get(), config.checkpoint.dir.c_str(), IN_CREATE | IN_MOVED_TO) >
+          0);
+  REQUIRE(checkpoint_keeper::try_folder(config));
+  std::array<char, 4096> events{};
+  const auto bytes = ::read(watch.get(), events.data(), events.size());
+  const std::string seen(events.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  CHECK(seen.find("trial") == std::string::npos);
+  CHECK(seen.find(".tmp") == std::string::npos);
+}
+
+TEST_CASE("A checkpoint may be named by its manifest") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  {
+    kept_run run(config);
+    CHECK(run.write(4) == 4);
+  }
+  const auto own = cluster::checkpoint_folder(folder / "kept").path_of(4);
+  config.checkpoint.resume = own;
+  const auto by_folder = cluster::find_resumed(config, {});
+  config.checkpoint.resume = own / cluster::checkpoint_folder::manifest_name;
+  const auto by_manifest = cluster::find_resumed(config, {});
+  REQUIRE_FALSE(by_folder);  // it has no weights: these stages write none
+  REQUIRE_FALSE(by_manifest);
+  CHECK(by_manifest.error() == by_folder.error());
 }
