@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "messages/base/thread_limit.hpp"
+#include "engine/base/thread_limit.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -31,11 +31,12 @@ result<void> check_threads(std::size_t nodes) {
   try {
     while (started.size() < threads_of_a_node) started.emplace_back([&counted] { counted.wait(); });
   } catch (const std::system_error& refused) {
-    outcome = fail(errc::io_failed, "only " + std::to_string(started.size()) +
-                                        " more threads can be started, and a node needs " +
-                                        std::to_string(threads_of_a_node) + " " +
-                                        raise_threads(nodes * threads_of_a_node - started.size()) +
-                                        ": " + refused.code().message());
+    outcome = fail(errc::io_failed,
+                   "only " + std::to_string(started.size()) +
+                       " more threads can be started, and a node needs " +
+                       std::to_string(threads_of_a_node) + " " +
+                       engine::raise_threads(nodes * threads_of_a_node - started.size()) + ": " +
+                       refused.code().message());
   }
   counted.count_down();
   for (auto& each : started) each.join();

@@ -100,6 +100,7 @@ bool write_unnamed(const fs::path& folder, const std::vector<std::byte>& bytes) 
 result<void> try_to_write(const fs::path& folder) {
   const auto trial = folder / (std::string(half_written) + "trial");
   const std::vector<std::byte> bytes(trial_bytes, std::byte{1});
+  engine::remove_abandoned(folder);
   if (write_unnamed(folder, bytes)) return {};
   auto file = engine::atomic_file::create(trial);  // which says why it cannot be
   auto written = file ? (*file)->write(bytes) : result<void>(tl::unexpected(file.error()));

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
-#include "cluster/training/needs/measured_layers.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/base/free_memory.hpp"
 #include "engine/base/torch_error.hpp"

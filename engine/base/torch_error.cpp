@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "messages/base/thread_limit.hpp"
+#include "engine/base/thread_limit.hpp"
 
 namespace troupe::engine {
 namespace {

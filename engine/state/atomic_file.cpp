@@ -110,10 +110,8 @@ std::optional<temporary_file> make_temporary(const fs::path& folder, mode_t mode
   }
 }
 
-// Removes from a folder what writers have left that were killed. A file goes only where all of this
-// is so: a process of the kernel that runs here made it, since locks may mean nothing to other
-// hosts that share the disk, and process numbers nothing to other containers; it is this user's;
-// and nobody holds its lock. What cannot be removed stays.
+}  // namespace
+
 void remove_abandoned(const fs::path& folder) {
   const auto of_kernel = kernel();
   if (of_kernel.empty()) return;
@@ -125,8 +123,6 @@ void remove_abandoned(const fs::path& folder) {
       remove_if_abandoned(at->path());
   }
 }
-
-}  // namespace
 
 atomic_file::atomic_file(std::filesystem::path file) : file_(std::move(file)) {}
 

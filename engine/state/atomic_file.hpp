@@ -24,6 +24,12 @@ enum class durability : std::uint8_t { synced, later };
 /// fails, or cannot be opened.
 [[nodiscard]] bool sync_folder(const std::filesystem::path& folder);
 
+/// Removes from a folder what writers have left that were killed. A file goes only where all of
+/// this is so: a process of the kernel that runs here made it, since locks may mean nothing to
+/// other hosts that share the disk, and process numbers nothing to other containers; it is this
+/// user's; and nobody holds its lock. What cannot be removed stays.
+void remove_abandoned(const std::filesystem::path& folder);
+
 /// A file that appears under its name whole or not at all: it is written under a temporary name in
 /// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace;
 /// what a killed process leaves is removed when this user's next file is made in that folder, if

@@ -12,7 +12,7 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "cluster/hosts/keepers_core.hpp"
-#include "cluster/training/needs/measured_layers.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"

@@ -14,7 +14,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/stage_needs.hpp"
-#include "cluster/training/needs/measured_layers.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "engine/base/free_memory.hpp"
 #include "messages/base/host_name.hpp"

@@ -37,10 +37,10 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
+#include "engine/base/thread_limit.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "messages/base/thread_limit.hpp"
 
 namespace {
 
@@ -165,7 +165,7 @@ TEST_CASE("where no thread is started, a limit is named that would do") {
   REQUIRE(::getrlimit(RLIMIT_NPROC, &before) == 0);
   const rlimit small{std::min<rlim_t>(before.rlim_max, 30'000), before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_NPROC, &small) == 0);
-  const auto told = raise_threads(8);
+  const auto told = engine::raise_threads(8);
   REQUIRE(::setrlimit(RLIMIT_NPROC, &before) == 0);
   CHECK(told == "(ulimit -u " + std::to_string(small.rlim_cur + 8) + ", or the machine's limit)");
 }

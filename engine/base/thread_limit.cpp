@@ -1,8 +1,8 @@
-#include "messages/base/thread_limit.hpp"
+#include "engine/base/thread_limit.hpp"
 
 #include <sys/resource.h>
 
-namespace troupe {
+namespace troupe::engine {
 
 std::string raise_threads(std::uint64_t more) {
   rlimit limit{};
@@ -11,4 +11,4 @@ std::string raise_threads(std::uint64_t more) {
          ", or the machine's limit)";
 }
 
-}  // namespace troupe
+}  // namespace troupe::engine

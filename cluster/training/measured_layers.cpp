@@ -1,4 +1,4 @@
-#include "cluster/training/needs/measured_layers.hpp"
+#include "cluster/training/measured_layers.hpp"
 
 #include <algorithm>
 #include <exception>

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/training/needs/measured_layers.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/partition/profile.hpp"
