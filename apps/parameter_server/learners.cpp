@@ -10,6 +10,7 @@
 #include "apps/parameter_server/clicks.hpp"
 #include "apps/parameter_server/embedding.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
+#include "engine/data/class_count.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "messages/base/near_miss.hpp"
@@ -35,12 +36,9 @@ actors::learner wide_learner(const clicks_shape& shape, std::int64_t classes, st
   return made;
 }
 
-result<std::int64_t> choose_classes(std::int64_t asked, std::int64_t least) {
-  if (asked == 0) return least;
-  if (asked >= least) return asked;
-  return fail(errc::bad_config, "model.classes: " + std::to_string(asked) +
-                                    (asked == 1 ? " class is" : " classes are") +
-                                    " too few: the data has " + std::to_string(least));
+error of_setting(const std::string& name, error why) {
+  why.text.insert(0, name + ": ");
+  return why;
 }
 
 result<actors::learner> image_learner(const actors::build_worker& order) {
@@ -50,9 +48,9 @@ result<actors::learner> image_learner(const actors::build_worker& order) {
                                     .threads = 1,
                                     .strict = order.strict,
                                     .warn = {}});
-  if (!data) return fail(data.error().code, "data.source: " + data.error().text);
-  const auto classes = choose_classes(order.classes, (*data)->classes());
-  if (!classes) return tl::unexpected(classes.error());
+  if (!data) return tl::unexpected(of_setting("data.source", data.error()));
+  const auto classes = engine::choose_classes(order.classes, (*data)->classes());
+  if (!classes) return tl::unexpected(of_setting("model.classes", classes.error()));
   auto layers = build_resnet(order.model, *classes, order.seed);
   if (!layers) return tl::unexpected(layers.error());
   return actors::learner{std::move(*layers), std::move(*data), {}};
@@ -79,12 +77,12 @@ std::optional<learner_fault> fault_of(const std::string& model, const std::strin
 
 result<actors::learner> make_learner(const actors::build_worker& order) {
   if (const auto wrong = fault_of(order.model, order.data))
-    return fail(errc::bad_config, std::string(wrong->setting) + ": " + wrong->why);
+    return tl::unexpected(of_setting(wrong->setting, {errc::bad_config, wrong->why}));
   if (order.model != wide) return image_learner(order);
   const auto shape = parse_clicks(order.data);
   if (!shape) return tl::unexpected(shape.error());
-  const auto classes = choose_classes(order.classes, 2);
-  if (!classes) return tl::unexpected(classes.error());
+  const auto classes = engine::choose_classes(order.classes, 2);
+  if (!classes) return tl::unexpected(of_setting("model.classes", classes.error()));
   return wide_learner(*shape, *classes, order.seed);
 }
 

@@ -9,6 +9,7 @@
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "cluster/training/saving/beginning.hpp"
+#include "engine/data/class_count.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
@@ -19,15 +20,6 @@
 
 namespace troupe::cluster {
 namespace {
-
-result<std::int64_t> choose_classes(const trainer_config& config, const engine::dataset& data) {
-  const auto asked = config.model.classes;
-  if (asked == 0) return data.classes();
-  if (asked >= data.classes()) return asked;
-  return fail(errc::bad_config, config.places.of("model.classes") + ": " + std::to_string(asked) +
-                                    (asked == 1 ? " class is" : " classes are") +
-                                    " too few: the data has " + std::to_string(data.classes()));
-}
 
 /// Whether the program has the model.
 result<void> check_model(const application& program, const trainer_config& config) {
@@ -269,8 +261,8 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
     if (auto fits = program.check_data(config, *run.data); !fits)
       return tl::unexpected(fits.error());
   }
-  const auto classes = choose_classes(config, *run.data);
-  if (!classes) return tl::unexpected(classes.error());
+  const auto classes = engine::choose_classes(config.model.classes, run.data->classes());
+  if (!classes) return tl::unexpected(config.places.blame("model.classes", classes.error()));
   run.model = {*classes, config.train.seed, {}};
   if (program.model_options) run.model.options = program.model_options(config);
   run.scaler = first_scaler(config);

@@ -14,7 +14,8 @@ struct server_application {
   /// Its name, what can be named, its own options; the table [server] is added.
   cluster::program_info info;
   /// Opens a worker's data and builds its model, of which all workers have the same weights: they
-  /// depend on the order's seed alone.
+  /// depend on the order's seed alone. An error begins with the setting that is wrong, if one is:
+  /// "data.source: ..".
   actors::learner_factory make_learner;
   /// Fewest samples of a share that the learner of such an order can be trained on.
   std::function<std::int64_t(const actors::build_worker&, const engine::dataset&)> least_share;

@@ -10,6 +10,13 @@
 namespace troupe::cluster {
 namespace {
 
+/// An error that begins with a setting's name, with where that was given instead.
+error placed(error why, const setting_places& places) {
+  const auto end = why.text.find(": ");
+  if (end != std::string::npos) why.text.replace(0, end, places.of(why.text.substr(0, end)));
+  return why;
+}
+
 /// Whether the data and the workers' shares of a batch are enough for the model.
 result<void> check_shares(const server_application& program, const trainer_config& config,
                           const actors::build_worker& order, const engine::dataset& data) {
@@ -93,7 +100,7 @@ result<prepared_server> prepare(const server_application& program, const trainer
   const auto server = config.own.of<server_settings>();
   const auto order = worker_order(config, 0);
   auto made = program.make_learner(order);
-  if (!made) return tl::unexpected(made.error());
+  if (!made) return tl::unexpected(placed(made.error(), config.places));
   if (auto fine = check_shares(program, config, order, *made->data); !fine)
     return tl::unexpected(fine.error());
   warn_of_one_class(config.data.source, *made->data);

@@ -253,6 +253,13 @@ TEST_CASE("What a parameter server cannot do is refused in one line") {
   refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "64"},
           {"8 training samples", "64"});
   const scratch_folder folder;
+  refuses({"--model", "resnet18", "--data", folder / "none"}, {"--data: ", "none"});
+  refuses({"--model", "wide", "--data", "clicks:4:10", "--classes", "1"},
+          {"--classes: 1 class is too few: the data has 2"});
   std::ofstream(folder / "run.toml") << "[server]\nworker = 2\n";
   refuses({"--config", folder / "run.toml"}, {"run.toml:2", "worker", "workers"});
+  std::ofstream(folder / "classes.toml") << "[model]\nname = \"resnet18\"\nclasses = 4\n"
+                                            "[data]\nsource = \"synthetic:3x32x32:10:64\"\n";
+  refuses({"--config", folder / "classes.toml", "--batch-size", "8"},
+          {"classes.toml:3:11: model.classes: 4 classes are too few: the data has 10"});
 }
