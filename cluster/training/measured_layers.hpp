@@ -36,7 +36,7 @@ class measuring_teller {
   using duration = std::chrono::milliseconds;
 
   measuring_teller(const engine::model& layers, std::function<void(const std::string&)> say,
-                   duration first = std::chrono::seconds(2),
+                   duration first = std::chrono::seconds(5),
                    duration every = std::chrono::seconds(5));
 
   /// The layer that is measured from now on; before it, samples are read. Any thread.
