@@ -12,7 +12,8 @@ namespace troupe::engine {
 [[nodiscard]] inline result<std::int64_t> choose_classes(std::int64_t asked, std::int64_t least) {
   if (asked == 0) return least;
   if (asked >= least) return asked;
-  return fail(errc::bad_config, std::to_string(asked) + (asked == 1 ? " class is" : " classes are") +
+  return fail(errc::bad_config, std::to_string(asked) +
+                                    (asked == 1 ? " class is" : " classes are") +
                                     " too few: the data has " + std::to_string(least));
 }
 

@@ -263,9 +263,8 @@ TEST_CASE("An answer that standard output does not take ends a command with one 
     CHECK_THAT(outcome.err, ContainsSubstring("standard output took less than all of the answer: "
                                               "No space left on device; make room"));
     // Where the machine is busy, what takes long says how far it is.
-    const auto lines = outcome.err.substr(outcome.err.rfind("info: measuring ", 0) == 0
-                                              ? outcome.err.find('\n') + 1
-                                              : 0);
+    const auto lines = outcome.err.substr(
+        outcome.err.rfind("info: measuring ", 0) == 0 ? outcome.err.find('\n') + 1 : 0);
     CHECK(std::count(lines.begin(), lines.end(), '\n') == 1);
   }
 }

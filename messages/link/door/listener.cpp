@@ -132,6 +132,7 @@ uid_t overflow_user() {
 
 void sweep_left_sockets() {
   const std::string folder = socket_folder();
+  if (!is_private_folder(folder)) return;  // somebody else's may lead anywhere
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
   if (!entries) return;
   while (const dirent* const entry = ::readdir(entries.get())) {

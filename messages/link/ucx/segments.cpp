@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "messages/descriptor.hpp"
@@ -21,10 +21,6 @@ namespace {
 
 /// Where the system gives no leases, one that is older was left.
 constexpr std::time_t old_seconds = 60;
-
-std::string own_folder() {
-  return fmt::format("/dev/shm/troupe-{}", ::geteuid());
-}
 
 /// Whether no process, of whatever container, has the file open or mapped but this one, which has
 /// opened it once. A lease to write is given for such a file alone; it ends with the descriptor.
@@ -37,8 +33,8 @@ bool is_left(int file, const struct stat& status) {
 }  // namespace
 
 void prepare_segments() {
-  if (const auto folder = own_folder(); make_private_folder(folder))
-    ::setenv("UCX_POSIX_DIR", folder.c_str(), 0);
+  const auto own = fmt::format("/dev/shm/troupe-{}", ::geteuid());
+  if (make_private_folder(own)) ::setenv("UCX_POSIX_DIR", own.c_str(), 0);
   ::setenv("UCX_POSIX_RX_BUFS_GROW", "64", 0);  // each peer has a segment of its own
 }
 
