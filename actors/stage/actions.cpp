@@ -23,16 +23,10 @@ using engine::step_key;
 /// need not wait for the weights' gradients.
 struct way_out {
   stage_actor to;
-  engine::work_thread* leaving = nullptr;  // not null: by way of the host
 
   void operator()(output_ready output, const engine::device_streams& streams) const {
     output.made = output.tensor.defined() ? streams.mark() : nullptr;
-    if (leaving == nullptr) return caf::anon_send(to, std::move(output));
-    leaving->post([to = to, output = std::move(output)]() mutable {
-      output.tensor = engine::to_host(output.tensor, output.made);
-      output.made.reset();
-      caf::anon_send(to, std::move(output));
-    });
+    caf::anon_send(to, std::move(output));
   }
 };
 
@@ -136,14 +130,6 @@ engine::work_item item_of(const engine::action& what, const run_stage& order,
   return item;
 }
 
-way_out way_of(stage_pointer self, const engine::action& what) {
-  const auto& state = self->state;
-  const auto& receiver =
-      (what.kind == action_kind::forward ? state.after : state.before)[what.chunk].stage;
-  const bool leaves = receiver && is_elsewhere(self, receiver);
-  return {caf::actor_cast<stage_actor>(self), leaves ? state.leaving.get() : nullptr};
-}
-
 }  // namespace
 
 void start_work(stage_pointer self, const engine::start_action& what) {
@@ -169,7 +155,8 @@ void start_work(stage_pointer self, const engine::start_action& what) {
   post_work(state, item,
             [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
              batch_size = step->second.order.batch_size, in = std::move(in),
-             group = group_of(self, step->second, what, item), out = way_of(self, what.what)] {
+             group = group_of(self, step->second, what, item),
+             out = way_out{caf::actor_cast<stage_actor>(self)}] {
               caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
             });
 }

@@ -42,6 +42,20 @@ void answer(stage_pointer self, const step_key& key) {
   promise.deliver(report);
 }
 
+/// An output for another stage: an activation or an input gradient.
+template <class Message>
+void send_kept(stage_pointer self, const stage_actor& to, const microbatch_key& key,
+               const std::shared_ptr<kept_output>& output) {
+  if (!output->left && !is_elsewhere(self, to))
+    return self->send(to, Message{key, output->tensor, output->made});
+  output->left = true;
+  self->state.leaving->post([from = caf::actor_cast<stage_actor>(self), to, key, output] {
+    output->tensor = engine::to_host(output->tensor, output->made);
+    output->made.reset();
+    caf::send_as(from, to, Message{key, output->tensor, {}});
+  });
+}
+
 /// Hands an action's output to the neighbour that waits for it.
 void send(stage_pointer self, const engine::send_output& what) {
   auto& state = self->state;
@@ -51,11 +65,10 @@ void send(stage_pointer self, const engine::send_output& what) {
   const bool is_gradient = what.on == engine::edge::gradient;
   const auto& [stage, chunk] = (is_gradient ? state.before : state.after)[what.chunk];
   const microbatch_key key{what.key, what.microbatch, chunk};
-  const auto& [tensor, made] = output->second;
   if (is_gradient)
-    self->send(stage, gradient{key, tensor, made});
+    send_kept<gradient>(self, stage, key, output->second);
   else
-    self->send(stage, activation{key, tensor, made});
+    send_kept<activation>(self, stage, key, output->second);
   // Else it may have to be sent again.
   if (!state.replay.window.contains(what.key)) state.outputs.erase(output);
 }
@@ -159,8 +172,8 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
   if (!receiver.stage && on == engine::edge::input && output.tensor.defined())
     state.predicted.push_back({std::to_string(microbatch.value), output.tensor});
   if (receiver.stage)
-    state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] = {output.tensor,
-                                                                           output.made};
+    state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] =
+        std::make_shared<kept_output>(output.tensor, output.made);
   perform_effects(self, state.core.output_ready(output.step, output.action));
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "tests/fake_device/world.hpp"
 
@@ -90,6 +91,7 @@ struct guard_impl final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
+    std::this_thread::sleep_for(the_world().wait_time.load());
     wait_for(event);
     ++the_world().found.event_waits;
   }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ void reset();
 /// The most that they have held at once since the last call, or since the beginning.
 [[nodiscard]] std::uint64_t take_peak_bytes(int device);
 void limit_memory(int device, std::uint64_t bytes);
+
+/// How long the host waits for an event from now on; at first not at all.
+void slow_events(std::chrono::milliseconds by);
 
 /// A copy on the CPU for tests, which waits for the whole device and is not counted.
 [[nodiscard]] at::Tensor peek(const at::Tensor& tensor);

@@ -431,6 +431,10 @@ void limit_memory(int which, std::uint64_t bytes) {
   the_world().limit.at(static_cast<std::size_t>(which)) = bytes;
 }
 
+void slow_events(std::chrono::milliseconds by) {
+  the_world().wait_time = by;
+}
+
 at::Tensor peek(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   return tensor.defined() ? as_cpu(tensor.detach()).clone() : tensor;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <string>
@@ -33,6 +34,7 @@ struct world {
   report found;
   std::vector<delivery> deliveries;
   std::atomic<std::size_t> deliveries_due = 0;
+  std::atomic<std::chrono::milliseconds> wait_time{};  // of the host for an event
   std::array<int, device_count> next_stream{};
   std::array<std::uint64_t, device_count> used{}, peak{};
   std::array<std::uint64_t, device_count> limit{};  // 0: any

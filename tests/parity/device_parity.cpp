@@ -29,9 +29,9 @@ using namespace troupe::tests;
 namespace fake = tests::fake_device;
 
 /// What is not finite is left out, as a run may say.
-trained train(task what, const std::vector<c10::Device>& devices) {
+trained train(task what, const std::vector<c10::Device>& devices, homes in = {std::make_shared<home>()}) {
   what.skips_bad_steps = true;
-  company all(what, devices);
+  company all(what, devices, nullptr, std::move(in));
   auto pipeline = all.compose(what);
   trained result;
   auto dry = pipeline.dry_run(what.batches.front(), microbatches, 8);
@@ -54,14 +54,16 @@ trained train(task what, const std::vector<c10::Device>& devices) {
   return result;
 }
 
-void check_parity(const task& what, const std::vector<std::vector<c10::Device>>& places) {
+void check_parity(const task& what, const std::vector<std::vector<c10::Device>>& places,
+                  std::size_t processes = 1) {
   const auto expected = train(what, {c10::Device(c10::kCPU)});
   for (const double each : expected.losses) REQUIRE(std::isfinite(each));
   for (const auto& devices : places) {
     INFO(what.schedule << ", " << what.cuts.size() + 1 << " slices on " << devices.size()
                        << " devices, first " << devices.front().str());
     fake::reset();
-    const auto found = train(what, devices);
+    const auto found = processes == 1 ? train(what, devices)
+                                      : train(what, devices, separate_homes(processes));
     CHECK(fake::seen().operators > 0);
     check_no_misuse();
     check_same(expected, found);
@@ -122,6 +124,24 @@ TEST_CASE("Stages on devices train images to the CPU's bits under every schedule
                 .schedule = "interleaved-1f1b",
                 .recompute = {"layer2", "layer3"}},
                {two});
+}
+
+TEST_CASE("Stages on devices in different processes send by way of the host") {
+  const tests::devices_ready ready;
+  const std::vector<c10::Device> one{on(0)}, two{on(0), on(1)}, mixed{on(0), c10::kCPU};
+  fake::slow_events(std::chrono::milliseconds(2));
+  check_parity({.build = resnet, .batches = images({9, 8}), .cuts = {3, 7, 11}}, {one, two, mixed},
+               4);
+  check_parity({.build = decoder,
+                .batches = sentences({8, 7}),
+                .cuts = {2},
+                .schedule = "zb-h1",
+                .optimizer = "adamw",
+                .options = {},
+                .clip_norm = 0.1},
+               {one, two},
+               2);
+  fake::slow_events({});
 }
 
 TEST_CASE("Stages on devices train tied weights with dropout, clipping and a loss scale") {

@@ -16,9 +16,12 @@
 
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "actors/protocol.hpp"
+#include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/recompute.hpp"
+#include "messages/link/loopback/loopback.hpp"
 #include "tests/parity/small_models.hpp"
 
 namespace troupe::tests {
@@ -67,26 +70,50 @@ struct way {
 struct home {
   actors::system_config config;
   caf::actor_system system{config};
+  actors::message_registry types;
+  std::unique_ptr<actors::node> node;  // null: these are all that there are
 };
 
-/// Stages of all replicas in one process, which end with it.
+using homes = std::vector<std::shared_ptr<home>>;
+
+/// Homes that are to each other what processes are: each a node, on one loopback network.
+inline homes separate_homes(std::size_t count) {
+  const messages::loopback_network network;
+  homes all;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& one = all.emplace_back(std::make_shared<home>());
+    actors::add_protocol(one->types);
+    auto node = actors::node::start(
+        one->system, one->types, {.name = "home-" + std::to_string(i), .on_node_down = {}},
+        [network](auto on) { return messages::make_loopback_link(network, std::move(on)); });
+    REQUIRE(node);
+    one->node = std::move(*node);
+  }
+  return all;
+}
+
+/// Stages of all replicas in one process, which end with it; those of one replica live in the
+/// homes by turns.
 class company {
  public:
   company(const task& what, const std::vector<c10::Device>& devices,
           const collectives& sums_by = nullptr, std::shared_ptr<home> in = std::make_shared<home>())
-      : home_(std::move(in)) {
+      : company(what, devices, sums_by, homes{std::move(in)}) {}
+  company(const task& what, const std::vector<c10::Device>& devices, const collectives& sums_by,
+          homes in)
+      : homes_(std::move(in)) {
     for (std::uint32_t replica = 0; replica < what.replicas; ++replica)
       spawn(what, devices, sums_by);
   }
   company(const company&) = delete;
   company& operator=(const company&) = delete;
   ~company() {
-    for (const auto& each : stages_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+    for (const auto& each : spawned_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   }
 
   result<actors::pipeline> try_compose(const task& what) {
     return actors::pipeline::compose(
-        home_->system, stages_, what.schedule,
+        homes_.front()->system, stages_, what.schedule,
         {.ties = actors::ties_between(what.build(), ranges_),
          .skip_bad_steps = what.skips_bad_steps,
          .loss_scale = what.loss_scale,
@@ -136,15 +163,25 @@ class company {
         REQUIRE(slice);
         blueprint.slices.push_back(std::move(*slice));
       }
-      const auto made = actors::spawn_stage_with_optimizer(home_->system, std::move(blueprint),
+      auto& in = *homes_.at(stages_.size() % homes_.size());
+      const auto made = actors::spawn_stage_with_optimizer(in.system, std::move(blueprint),
                                                            optimizers::built_in());
       if (!made) FAIL(made.error().text);
-      stages_.push_back(*made);
+      spawned_.push_back(*made);
+      stages_.push_back(seen_from_first(in, *made));
     }
   }
 
-  std::shared_ptr<home> home_;
-  std::vector<actors::stage_actor> stages_;
+  [[nodiscard]] actors::stage_actor seen_from_first(const home& in,
+                                                    const actors::stage_actor& stage) const {
+    if (!in.node) return stage;
+    const auto address = in.node->address_of(caf::actor_cast<caf::strong_actor_ptr>(stage));
+    return caf::actor_cast<actors::stage_actor>(homes_.front()->node->resolve(address));
+  }
+
+  homes homes_;
+  std::vector<actors::stage_actor> spawned_;
+  std::vector<actors::stage_actor> stages_;  // the same, for actors of the first home
   std::vector<engine::layer_range> ranges_;
 };
 

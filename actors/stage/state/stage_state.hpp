@@ -53,10 +53,12 @@ struct microbatch_inbox {
   engine::ready_event input_made, gradient_made;
 };
 
-/// A computed output.
+/// A computed output. Once it has left for another process, its tensor and event are the `leaving`
+/// thread's, which puts the host's copy in their place.
 struct kept_output {
   at::Tensor tensor;
   engine::ready_event made;
+  bool left = false;
 };
 
 /// An output that the core has not let go yet, or that is logged: of which own chunk, for which
@@ -176,7 +178,8 @@ struct stage_state {
   std::vector<slice_link> before, after;  // by chunk
   feeder_actor feeder;                    // of the model's two ends
   std::map<microbatch_key, microbatch_inbox> inbox;
-  std::map<output_key, kept_output> outputs;  // computed, and not sent, or logged
+  // Computed, and not sent, or logged.
+  std::map<output_key, std::shared_ptr<kept_output>> outputs;
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
   version_state versions;
