@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# bundle.sh BUILD OUT TORCH_VERSION: the programs of a build, with the libraries that a Linux with PyTorch
+# bundle.sh BUILD OUT TORCH_VERSION [--gpu-tests]: the programs of a build, with the libraries that a Linux with PyTorch
 # lacks, in the folder OUT and as OUT.tar.gz. LibTorch, libstdc++ and the C library are the other machine's own.
 set -euo pipefail
 build=$1 out=$2 torch_version=$3
 programs=(resnet_pipeline transformer_pipeline parameter_server lstm_ensemble troupe)
+[ "${4:-}" != --gpu-tests ] || programs+=(card_parity card_speed card_nccl)
 theirs='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libutil\.|libresolv\.|libstdc\+\+|libgcc_s)'
 theirs+='|^(libtorch|libc10|libgomp|libcu|libnv)'
 
@@ -17,6 +18,10 @@ ldd "${programs[@]/#/$build/bin/}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3
   while read -r name path; do
     [[ $name =~ $theirs ]] || install -s -m 644 "$(readlink -f "$path")" "$out/lib/$name"
   done
+if [ "${4:-}" = --gpu-tests ]; then
+  mkdir "$out/gpu"
+  cp tests/gpu/*.py tests/gpu/run.sh "$out/gpu"
+fi
 # UCX opens its transports by their names, in a folder that is compiled in if no variable names another.
 ucx=$(ldd "$build/bin/resnet_pipeline" | awk '$1 == "libuct.so.0" {print $3}')
 for transport in "$(dirname "$(readlink -f "$ucx")")"/ucx/libuct_*.so.0; do

@@ -161,7 +161,9 @@ class stepper {
       const bool is_alike = before.device() == at.param->device() &&
                             before.scalar_type() == at.param->scalar_type() &&
                             bundle_.numbers == numbers;
-      if (!is_alike || bundle_.bytes + at.param->nbytes() > most_bundled) finish();
+      const bool has_room =
+          bundle_.bytes + at.param->nbytes() <= most_bundled || update_->is_in_place(*at.param);
+      if (!is_alike || !has_room) finish();
     }
     if (bundle_.all.empty()) {
       bundle_.first = index;

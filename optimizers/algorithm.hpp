@@ -59,6 +59,9 @@ class update {
   /// Whether `run_tensors` is implemented: the same arithmetic with ATen's operators, for elements
   /// on a device.
   [[nodiscard]] virtual bool has_tensors() const { return false; }
+  /// Whether that writes such a parameter in place and makes no other tensors of its size, so that
+  /// any number of them may be updated at once.
+  [[nodiscard]] virtual bool is_in_place(const at::Tensor& /*param*/) const { return false; }
   /// For parameters of one type, f32 or f64, on one device that is not the CPU, with the same
   /// numbers: `params` and each list of `kept` (empty where not used) then hold new tensors with
   /// the new values, or the same ones, which then were written. Throws std::logic_error without
@@ -133,6 +136,9 @@ class sweeping_update final : public update {
   bool has_tensors() const override { return !floats_only<Method>; }
   void run_tensors(tensor_list& params, const tensor_list& gradients, std::span<tensor_list> kept,
                    param_numbers& numbers) override {
+    if constexpr (requires { method_.run_fused(params, gradients, kept, numbers); })
+      if (method_.is_fused(params.front()))
+        return method_.run_fused(params, gradients, kept, numbers);
     if constexpr (floats_only<Method>)
       update::run_tensors(params, gradients, kept, numbers);
     else if constexpr (requires { method_.run_tensors(params, gradients, kept, numbers); })
@@ -142,6 +148,15 @@ class sweeping_update final : public update {
         constexpr auto slots = std::remove_cvref_t<decltype(element)>::uses.size();
         run_element(element, params, gradients, kept, std::make_index_sequence<slots>());
       });
+  }
+
+  bool is_in_place(const at::Tensor& param) const override {
+    if constexpr (requires { method_.is_in_place(); })
+      return method_.is_in_place();
+    else if constexpr (requires { method_.is_fused(param); })
+      return method_.is_fused(param);
+    else
+      return update::is_in_place(param);
   }
 
   bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,

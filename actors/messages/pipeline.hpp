@@ -43,6 +43,7 @@ struct build_stage {
   std::string loss;
   std::string precision = "fp32";
   bool tf32 = false;
+  bool deterministic = false;
   bool channels_last = false;
   std::string device = "cpu";
   std::uint32_t seat = 0, seats = 1;        // among its machine's stages of device = "auto"
@@ -55,9 +56,9 @@ struct build_stage {
 
   static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
-      self.weights_follow, self.slices, self.loss, self.precision, self.tf32, self.channels_last,
-      self.device, self.seat, self.seats, self.threads, self.idle_cores, self.recompute,
-      self.optimizer, self.optimizer_options, self.rules);
+      self.weights_follow, self.slices, self.loss, self.precision, self.tf32, self.deterministic,
+      self.channels_last, self.device, self.seat, self.seats, self.threads, self.idle_cores,
+      self.recompute, self.optimizer, self.optimizer_options, self.rules);
   }
 };
 

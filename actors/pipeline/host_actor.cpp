@@ -29,6 +29,7 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/collective/shares.hpp"
+#include "engine/device/determinism.hpp"
 #include "engine/device/open_device.hpp"
 #include "engine/device/tf32.hpp"
 #include "engine/model/model.hpp"
@@ -122,6 +123,7 @@ result<engine::stage_options> stage_options(const build_stage& order,
   if (order.tf32 || order.device != "cpu")
     log::debug(order.name + ": matrix products and convolutions of f32 on GPUs " +
                (engine::is_tf32_allowed() ? "use TF32" : "are computed in f32"));
+  if (order.device != "cpu") engine::compute_deterministically(order.deterministic);
   const auto precision = engine::parse_precision(order.precision);
   if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)

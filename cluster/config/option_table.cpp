@@ -154,6 +154,10 @@ std::vector<option> model_options(const engine::model_registry& models) {
                  "Allow TF32 on GPUs: matrix products and convolutions of f32 are faster, and "
                  "round their factors to 10 bits of fraction",
                  on_off(&model_config::tf32)}),
+      of_stages({"model", "deterministic", "--deterministic", "--no-deterministic", "",
+                 "Only operators that give the same bits each time, on GPUs; one that cannot ends "
+                 "the run and is named. The CPU's always do",
+                 on_off(&model_config::deterministic)}),
   };
 }
 

@@ -77,6 +77,7 @@ struct model_config {
   engine::precision precision = engine::precision::fp32;
   std::vector<std::string> init_skip = {};  ///< Globs of tensors that begin from the seed anyway.
   bool tf32 = false;  ///< Products of f32 on GPUs may round their factors: see engine::allow_tf32.
+  bool deterministic = true;  ///< On GPUs: see engine::compute_deterministically.
 
   bool operator==(const model_config&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/sum.h>
 
+#include "engine/operators/cross_entropy.hpp"
 #include "messages/base/near_miss.hpp"
 
 namespace troupe::engine {
@@ -20,6 +21,8 @@ at::Tensor rows_of(const at::Tensor& outputs) {
 }  // namespace
 
 at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  const bool on_device = !logits.is_cpu() && at::isReducedFloatingType(logits.scalar_type());
+  if (on_device) return mean_cross_entropy(logits.flatten(0, -2), labels.flatten());
   return at::cross_entropy_loss(rows_of(logits), labels.flatten());
 }
 

@@ -127,10 +127,10 @@ at::Tensor causal_attention::forward(const at::Tensor& input, bool training) {
       std::tuple(input.size(0), input.size(1), input.size(2));  // [N, T, W]
   const auto parts = in_(norm_.forward(input, training))
                          .view({samples, length, 3, heads_, width / heads_})
-                         .permute({2, 0, 3, 1, 4});  // [3, N, heads, T, W / heads]
-  const auto mixed = at::scaled_dot_product_attention(parts.select(0, 0), parts.select(0, 1),
-                                                      parts.select(0, 2), {}, /*dropout_p=*/0,
-                                                      /*is_causal=*/true);
+                         .permute({2, 0, 3, 1, 4})
+                         .unbind();  // 3 times [N, heads, T, W / heads]
+  const auto mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {},
+                                                      /*dropout_p=*/0, /*is_causal=*/true);
   const auto joined = mixed.transpose(1, 2).reshape({samples, length, width});
   return input + drop(out_(joined), dropout_, name(), training);
 }

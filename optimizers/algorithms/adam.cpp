@@ -1,3 +1,7 @@
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+
 #include "optimizers/algorithms.hpp"
 #include "optimizers/algorithms/moments.hpp"
 
@@ -21,6 +25,8 @@ class adam_method {
         moments_(chosen),
         lr_(chosen.at("lr")),
         eps_(chosen.at("eps")),
+        weight_decay_(chosen.at("weight_decay")),
+        maximize_(chosen.at("maximize") != 0),
         amsgrad_(chosen.at("amsgrad") != 0) {}
 
   [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}, {.used = amsgrad_}}; }
@@ -32,11 +38,28 @@ class adam_method {
                amsgrad_);
   }
 
+  // ATen has one kernel for all of it, for NVIDIA's GPUs: each element is read and written once.
+  [[nodiscard]] bool is_fused(const at::Tensor& param) const {
+    return param.is_cuda() && param.scalar_type() == at::kFloat;
+  }
+  void run_fused(const tensor_list& params, const tensor_list& gradients,
+                 std::span<tensor_list> kept, param_numbers& numbers) {
+    moments_.count(numbers.scalars[0]);
+    const auto& first = params.front();
+    const tensor_list steps(params.size(), at::full({}, numbers.scalars[0], first.options()));
+    if constexpr (decoupled)
+      at::_fused_adamw_(params, gradients, kept[0], kept[1], kept[2], steps, lr_, moments_.beta1,
+                        moments_.beta2, weight_decay_, eps_, amsgrad_, maximize_);
+    else
+      at::_fused_adam_(params, gradients, kept[0], kept[1], kept[2], steps, lr_, moments_.beta1,
+                       moments_.beta2, weight_decay_, eps_, amsgrad_, maximize_);
+  }
+
  private:
   decay_settings decay_;
   moment_settings moments_;
-  double lr_, eps_;
-  bool amsgrad_;
+  double lr_, eps_, weight_decay_;
+  bool maximize_, amsgrad_;
 };
 
 template <bool decoupled>

@@ -87,6 +87,9 @@ class sgd_method {
            (kept[0] != nullptr && kept[0]->defined() && !is_strided(*kept[0]));
   }
 
+  [[nodiscard]] bool is_in_place() const {
+    return !maximize_ && weight_decay_ == 0 && !(nesterov_ && momentum_ != 0);
+  }
   // The same in place, on many parameters at once.
   void run_tensors(tensor_list& params, tensor_list gradients, std::span<tensor_list> kept,
                    const param_numbers& numbers) const {

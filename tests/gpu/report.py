@@ -1,6 +1,7 @@
 """The report of tests/gpu/run.sh: makes it, checks it, and writes docs/gpu.md from it.
 
-report.py make --devices FILE --compared FILE --compared-exit N --tests passed|failed OUT.json [--rehearsal]
+report.py make --devices FILE --compared FILE --compared-exit N --tests passed|failed|none
+    [--nccl FILE] [--speed FILE] [--scenarios FILE] OUT.json [--rehearsal]
 report.py write-docs REPORT.json [--page PAGE.md] [--rehearsal]
 
 A rehearsal's report is of the device of tests, and is only written into a page that is named with
@@ -19,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 START, END = "<!-- gpu:figures -->", "<!-- /gpu:figures -->"
 
 # What no program measures yet; docs/gpu.md says what each of them is.
-NOT_MEASURED = ["training speed", "memory", "nccl rates", "ucx with cuda memory"]
+NOT_MEASURED = ["NCCL between GPUs", "UCX with CUDA memory"]
 
 # By kind, the least number of comparisons of a whole report.
 COMPARED = {"optimizer ": 10, "pipeline of ": 4}
@@ -30,9 +31,10 @@ class Wrong(Exception):
     """The report is not what it should be."""
 
 
-def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool,
-         rehearsal: bool) -> dict:
-    """The report of one run."""
+def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool | None,
+         rehearsal: bool, found: dict) -> dict:
+    """The report of one run. `found`: what nccl, speed and scenarios have printed, each None where
+    it did not end well."""
     return {
         "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "rehearsal": rehearsal,
@@ -42,6 +44,7 @@ def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool,
         "parity": compared,
         "parity_exit": compared_exit,
         "not_measured": NOT_MEASURED,
+        **found,
     }
 
 
@@ -53,10 +56,10 @@ def usable_cards(report: dict) -> list[str]:
 
 def check(report: dict) -> None:
     """Raises Wrong for what is missing, or cannot be so."""
-    for key, kind in (("when", str), ("rehearsal", bool), ("devices", dict), ("tests_passed", bool),
+    for key, kind in (("when", str), ("rehearsal", bool), ("devices", dict), ("tests_passed", (bool, type(None))),
                       ("parity_exit", int), ("not_measured", list)):
         if not isinstance(report.get(key), kind):
-            raise Wrong(f"'{key}' is no {kind.__name__}")
+            raise Wrong(f"'{key}' is no {kind}")
     datetime.datetime.fromisoformat(report["when"])
     usable_cards(report)
     parity = report["parity"]
@@ -77,9 +80,59 @@ def check(report: dict) -> None:
 
 def exit_code(report: dict) -> int:
     """Of the whole run."""
-    if not report["tests_passed"] or report["parity_exit"] not in (0, 3):
+    if report["tests_passed"] is False or report["parity_exit"] not in (0, 3):
         return 1
-    return 0 if report["parity"] is not None else 3
+    if report["parity"] is None:
+        return 3
+    is_whole = report["speed"] and report["scenarios"] and (report["nccl"] or report["rehearsal"])
+    return 0 if is_whole and all(one["passed"] for one in report["scenarios"]) else 1
+
+
+def speed_lines(speed: dict) -> list[str]:
+    """Steps beside PyTorch's: medians of the runs, and the ratio to PyTorch's that reads the loss
+    each step, as Troupe does."""
+    lines = ["| trained | how | ms a step | least | of PyTorch's | peak GiB |",
+             "| --- | --- | ---: | ---: | ---: | ---: |"]
+    beside = {row["model"]: row["seconds"] for row in speed["rows"] if "loss read" in row["what"]}
+    for row in speed["rows"]:
+        ratio = f"{row['seconds'] / beside[row['model']]:.3f}" if row["model"] in beside else "-"
+        lines.append(f"| {row['model']}, batch {row['batch']} | {row['what']} | "
+                     f"{1000 * row['seconds']:.2f} | {1000 * row['least']:.2f} | {ratio} | "
+                     f"{row['peak_bytes'] / 2**30:.2f} |")
+    if speed["growth"]:
+        lines += ["", f"In {speed['growth']['steps']:,} steps of ResNet-50 (batch 32) LibTorch's "
+                  f"allocator reserved {speed['growth']['reserved_growth']:,} bytes more than after "
+                  "the first."]
+    return lines
+
+
+def nccl_lines(runs: list[dict]) -> list[str]:
+    """Sums between processes that share one GPU: its sockets on loopback, not its rate."""
+    lines = ["| ranks on one GPU | order | largest difference from the tree's sum | 100 MB, ms |",
+             "| ---: | --- | ---: | ---: |"]
+    lost = ""
+    for run in runs:
+        words = [each.split() for each in run["said"]]
+        if run["lose"]:
+            lost = max((each[0] for each in words), key=float)
+            continue
+        lines.append(f"| {run['ranks']} | {'fast' if run['fast'] else 'ordered'} | "
+                     f"{max(float(each[0]) for each in words):.2g} | "
+                     f"{1000 * max(float(each[1]) for each in words):.2f} |")
+    if lost:
+        lines += ["", f"A rank was killed within a sum: the other had given up {float(lost):.2f} s "
+                  "after it was told."]
+    return lines
+
+
+def scenario_lines(scenarios: list[dict]) -> list[str]:
+    """Runs of the trainers."""
+    lines = ["| run | | seconds | found |", "| --- | --- | ---: | --- |"]
+    for one in scenarios:
+        said = " ".join(one["said"].split()).replace("|", "/")
+        lines.append(f"| {one['what']} | {'passed' if one['passed'] else 'failed'} | "
+                     f"{one['seconds']} | {said} |")
+    return lines
 
 
 def to_markdown(report: dict) -> str:
@@ -90,14 +143,19 @@ def to_markdown(report: dict) -> str:
     cuda = report["devices"]["cuda"]
     on = "the device of tests (a rehearsal)" if report["rehearsal"] else ", ".join(
         usable_cards(report))
-    tests = "passed" if report["tests_passed"] else "failed"
+    tests = {True: "the tests passed", False: "the tests failed",
+             None: "from a bundle, without the tests"}[report["tests_passed"]]
     driver = f", driver {cuda['driver']}" if cuda["driver"] else ""
     lines = [f"`tests/gpu/run.sh` on {report['when'][:10]}, {on}{driver}, LibTorch's CUDA "
-             f"{cuda['torch_cuda'] or 'none'}: the tests {tests}.", "",
+             f"{cuda['torch_cuda'] or 'none'}: {tests}.", "",
              f"Differences between {report['parity']['device']} and the CPU, as shares of the "
              "largest entry:", "", "| compared | largest difference | |", "| --- | ---: | --- |"]
     for what, one in report["parity"]["largest_differences"].items():
         lines.append(f"| {what} | {one['apart']:.3g} | {'passed' if one['passed'] else 'failed'} |")
+    for part, write in (("speed", speed_lines), ("nccl", nccl_lines),
+                        ("scenarios", scenario_lines)):
+        if report[part]:
+            lines += ["", *write(report[part])]
     return "\n".join([*lines, "", f"Not measured: {', '.join(report['not_measured'])}."])
 
 
@@ -111,12 +169,21 @@ def write_page(report: dict, page: Path) -> None:
                     encoding="utf-8")
 
 
+def read_if_there(path: Path | None) -> str:
+    """Its text; empty where a program did not come to write it."""
+    return path.read_text(encoding="utf-8").strip() if path and path.exists() else ""
+
+
 def run_make(args: argparse.Namespace) -> int:
     """Writes the report, says what came of it in one line, and gives the run's exit code."""
+    found = {name: json.loads(text) if (text := read_if_there(getattr(args, name))) else None
+             for name in ("speed", "scenarios")}
+    found["nccl"] = [json.loads(line) for line in read_if_there(args.nccl).splitlines()] or None
     text = args.compared.read_text(encoding="utf-8")
     report = make(json.loads(args.devices.read_text(encoding="utf-8")),
                   json.loads(text) if text.strip() else None, args.compared_exit,
-                  args.tests == "passed", args.rehearsal)
+                  {"passed": True, "failed": False, "none": None}[args.tests], args.rehearsal,
+                  found)
     check(report)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -146,7 +213,9 @@ def main() -> int:
     maker.add_argument("--devices", type=Path, required=True)
     maker.add_argument("--compared", type=Path, required=True)
     maker.add_argument("--compared-exit", type=int, required=True)
-    maker.add_argument("--tests", choices=["passed", "failed"], required=True)
+    maker.add_argument("--tests", choices=["passed", "failed", "none"], required=True)
+    for name in ("--nccl", "--speed", "--scenarios"):
+        maker.add_argument(name, type=Path)
     maker.set_defaults(run=run_make)
     writer = commands.add_parser("write-docs")
     writer.add_argument("report", type=Path)

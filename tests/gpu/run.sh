@@ -1,17 +1,30 @@
 #!/usr/bin/env bash
-# What is to be seen on a machine with a GPU: ./tests/gpu/run.sh [--rehearse] [--build DIR] [FILE.json]
-# Looks at the machine, runs the tests that concern GPUs and NCCL, compares what GPU 0 computes
-# with float64 on the CPU (every layer, loss and optimizer) and trains with one to four stages on it,
-# and writes what was found into one JSON (build/gpu.json), from which
-# `tests/gpu/report.py write-docs FILE.json` writes docs/gpu.md. Exits with 1 where a test or a
-# comparison fails, and with 3 where no GPU can be used: the report says why.
+# What is to be seen on a machine with a GPU:
+#   ./tests/gpu/run.sh [--rehearse] [--build DIR] [FILE.json]
+#   ./gpu/run.sh [FILE.json]      in a bundle that `./dev bundle --gpu-tests` made
+# Looks at the machine, runs the tests that concern GPUs and NCCL (not those of a bundle, which has
+# none), compares what GPU 0 computes with float64 on the CPU (every layer, loss and optimizer),
+# trains with one to four stages on it, has NCCL sum between processes, measures steps beside
+# PyTorch's in eager mode (torchvision must be there), and runs the trainers with stages on the GPU
+# through losses, interrupts and checkpoints. It takes about five minutes beside the tests. What was
+# found goes into one JSON (build/gpu.json), from which `tests/gpu/report.py write-docs FILE.json`
+# writes docs/gpu.md. Exits with 1 where a test, a comparison or a run failed, and with 3 where no
+# GPU can be used: the report says why.
 # --rehearse needs no GPU, and takes seconds: what is built in DIR is used as it is, tests are looked
-# up instead of run, the comparison is a short one on the device of tests, and what comes of it is
-# checked and written into a copy of docs/gpu.md.
+# up instead of run, all else is short and on the device of tests, and what comes of it is checked
+# and written into a copy of docs/gpu.md.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+here=$(cd "$(dirname "$0")" && pwd)
 rehearse=false
+bundled=false
 build=build/release
+if [[ -x $here/../start ]]; then
+  bundled=true
+  cd "$here/.."
+  programs=bin
+else
+  cd "$here/../.."
+fi
 while [[ ${1:-} == --* ]]; do
   case $1 in
   --rehearse) rehearse=true ;;
@@ -20,23 +33,27 @@ while [[ ${1:-} == --* ]]; do
   esac
   shift
 done
-out=${1:-build/gpu.json}
-report() { python3 tests/gpu/report.py "$@"; }
+$bundled || programs=$build/bin
+if $bundled; then out=${1:-gpu.json}; else out=${1:-build/gpu.json}; fi
+report() { python3 "$here/report.py" "$@"; }
 
 tests=(unit_devices unit_fake_device unit_device_stage parity_devices parity_nccl
   conformance_collective unit_nccl unit_nccl_tensors nccl_processes devices_program)
-if ! $rehearse; then
+if ! $rehearse && ! $bundled; then
   cmake --preset release >/dev/null
-  cmake --build $build --target troupe card_parity "${tests[@]}"
+  cmake --build $build --target troupe card_parity card_nccl card_speed resnet_pipeline \
+    transformer_pipeline "${tests[@]}"
 fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$build/bin/troupe" devices --json >"$scratch/devices.json"
-"$build/bin/troupe" devices
+"$programs/troupe" devices --json >"$scratch/devices.json"
+"$programs/troupe" devices
 
 passed=passed
-if $rehearse; then
+if $bundled; then
+  passed=none
+elif $rehearse; then
   for each in "${tests[@]}"; do
     found=$(ctest --test-dir "$build" -N -R "^$each:" | sed -n 's/^Total Tests: //p')
     [[ $found -gt 0 ]] || { echo "run.sh: there is no test of $each" >&2 && passed=failed; }
@@ -50,14 +67,31 @@ fi
 compared=0
 device=(cuda:0)
 ! $rehearse || device=(fake:0 --short)
-timeout 900 "$build/bin/card_parity" "${device[@]}" >"$scratch/compared.json" || compared=$?
+timeout 900 "$programs/card_parity" "${device[@]}" >"$scratch/compared.json" || compared=$?
 cat "$scratch/compared.json"
+
+found=()
+if [[ $compared -ne 3 ]]; then
+  if $rehearse; then
+    python3 "$here/speed.py" "$programs" fake:0 "$scratch/speed.json" --rehearse || true
+    python3 "$here/scenarios.py" "$programs" cpu "$scratch/scenarios.json" lost_stage || true
+  else
+    for each in "2" "2 --fast" "1" "2 --lose"; do
+      # shellcheck disable=SC2086
+      timeout 120 "$programs/card_nccl" cuda:0 $each | tee -a "$scratch/nccl.jsonl" || true
+    done
+    found+=(--nccl "$scratch/nccl.jsonl")
+    python3 "$here/speed.py" "$programs" cuda:0 "$scratch/speed.json" || true
+    python3 "$here/scenarios.py" "$programs" cuda:0 "$scratch/scenarios.json" || true
+  fi
+  found+=(--speed "$scratch/speed.json" --scenarios "$scratch/scenarios.json")
+fi
 
 how=()
 ! $rehearse || how=(--rehearsal)
 code=0
 report make "$out" --devices "$scratch/devices.json" --compared "$scratch/compared.json" \
-  --compared-exit "$compared" --tests $passed "${how[@]}" || code=$?
+  --compared-exit "$compared" --tests $passed "${found[@]}" "${how[@]}" || code=$?
 $rehearse || exit $code
 
 # What a user does next, with a copy of the page; the page itself takes no rehearsal.
@@ -67,7 +101,8 @@ report write-docs "$out" --page "$scratch/gpu.md" --rehearsal
 if report write-docs "$out" --page "$scratch/gpu.md" 2>/dev/null; then
   echo "run.sh: a rehearsal was written into the page" >&2 && exit 1
 fi
-for each in "the device of tests (a rehearsal)" "| optimizer adamw |" "| pipeline of 1 |"; do
+for each in "the device of tests (a rehearsal)" "| optimizer adamw |" "| pipeline of 1 |" \
+  "| small, batch 8 | 2 stages |" "| lost stage | passed |"; do
   grep -qF "$each" "$scratch/gpu.md" || { echo "run.sh: the page lacks '$each'" >&2 && exit 1; }
 done
 echo "rehearsed"

@@ -27,6 +27,7 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
           .loss = config.train.loss,
           .precision = std::string(name_of(config.model.precision)),
           .tf32 = config.model.tf32,
+          .deterministic = config.model.deterministic,
           .channels_last = config.model.memory_format == memory_format::channels_last,
           .threads = threads,
           .idle_cores = config.pipeline.idle_cores,

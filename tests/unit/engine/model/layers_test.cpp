@@ -13,6 +13,7 @@
 #include "apps/transformer_pipeline/generate.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
+#include "engine/operators/cross_entropy.hpp"
 
 namespace {
 
@@ -416,4 +417,24 @@ TEST_CASE("a sample of text is shown as it is, but for what is no text") {
   CHECK(printable("\xc2\x9b"
                   "1m") == "\\xc2\\x9b1m");  // a control of one character
   CHECK(printable("").empty());
+}
+
+TEST_CASE(
+    "Cross-entropy of rounded scores is that of f32, and so is its gradient but for rounding") {
+  const auto scores = at::randn({6, 9}).to(at::kBFloat16);
+  const auto labels = at::tensor({3, 0, -100, 8, 8, 1}, at::kLong);
+  const auto gradient_of = [&](const at::Tensor& given, auto loss) {
+    const auto leaf = given.detach().requires_grad_();
+    const auto value = loss(leaf, labels);
+    auto gradient = torch::autograd::grad({value * 0.5}, {leaf}).front();
+    return std::pair(value.detach(), gradient);
+  };
+  const auto [expected, expected_gradient] =
+      gradient_of(scores.to(at::kFloat),
+                  [](const auto& x, const auto& y) { return at::cross_entropy_loss(x, y); });
+  const auto [found, gradient] = gradient_of(scores, troupe::engine::mean_cross_entropy);
+  CHECK(at::allclose(found, expected, 1e-6, 0));
+  CHECK(gradient.scalar_type() == at::kBFloat16);
+  CHECK(at::allclose(gradient.to(at::kFloat), expected_gradient, 1.0 / 128, 1e-7));
+  CHECK(gradient[2].abs().max().item<float>() == 0);
 }

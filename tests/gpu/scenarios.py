@@ -1,0 +1,269 @@
+"""Runs of the trainers on one GPU, from their start to the end of every process.
+
+scenarios.py BIN DEVICE OUT.json [NAME..]
+
+BIN has the programs. Exits with 1 where a run was not as it should be. Each scenario says what it
+found in one line, with the seconds that it took. NAMEs choose some of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE_S = 90
+SMALL = ["--data", "synthetic:3x64x64:10:2000", "--no-eval", "--no-progress", "--model", "resnet18",
+         "--batch-size", "64"]
+
+
+class Wrong(Exception):
+    """A run was not as it should be."""
+
+
+class Scenarios:
+    """All of them, on one device."""
+
+    def __init__(self, programs: Path, device: str, scratch: Path) -> None:
+        self.programs, self.device, self.scratch = programs, device, scratch
+        self.count = 0
+
+    def command(self, *flags: str, program: str = "resnet_pipeline") -> list[str]:
+        """A run's, on the device."""
+        return [str(self.programs / program), "--device", self.device, *flags]
+
+    def run(self, *flags: str, program: str = "resnet_pipeline", code: int = 0) -> list[dict]:
+        """Runs it to its end and returns its steps."""
+        self.count += 1
+        log = self.scratch / f"{self.count}.json"
+        done = subprocess.run([*self.command(*flags, program=program), "--json", str(log)],
+                              timeout=PATIENCE_S, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False, cwd=self.scratch)
+        if done.returncode != code:
+            raise Wrong(f"code {done.returncode} for {' '.join(flags)}: {done.stdout[-400:]}")
+        self.output = done.stdout
+        return steps_of(log)
+
+    # Each returns what it has found, in words.
+
+    def stages(self) -> str:
+        """Pipelines of two and four stages, in threads and processes, beside one stage."""
+        one = self.run(*SMALL, "--stages", "1", "--steps", "6")
+        found = []
+        for flags in (["--stages", "2"], ["--stages", "2", "--stages-in", "threads"],
+                      ["--stages", "4", "--schedule", "zb-h1"],
+                      ["--stages", "4", "--schedule", "zb-h1", "--stages-in", "threads"],
+                      ["--stages", "2", "--schedule", "interleaved-1f1b", "--chunks", "2"],
+                      ["--stages", "2", "--recompute", "layer2"]):
+            apart = difference(one, self.run(*SMALL, *flags, "--steps", "6"))
+            if apart > 1e-2:
+                raise Wrong(f"{' '.join(flags)}: losses differ by {apart:.3g} from one stage's")
+            found.append(apart)
+        return f"losses differ from one stage's by {max(found):.2g} at most"
+
+    def repeats(self) -> str:
+        """The same run twice."""
+        flags = [*SMALL, "--stages", "2", "--steps", "10"]
+        return same_bits(self.run(*flags), self.run(*flags), "losses of two runs of 10 steps")
+
+    def verifies(self) -> str:
+        """--verify, against one process on the CPU."""
+        self.run(*SMALL, "--stages", "2", "--steps", "2", "--verify", "--verify-tolerance", "0.05")
+        return "passed with a tolerance of 0.05"
+
+    def precisions(self) -> str:
+        """bf16, fp16 with a dynamic scale, TF32 and channels_last."""
+        found = []
+        for name, flags in (("bf16", ["--precision", "bf16", "--memory-format", "channels_last"]),
+                            ("fp16", ["--precision", "fp16"]), ("tf32", ["--tf32"])):
+            steps = self.run(*SMALL, *flags, "--stages", "2", "--steps", "20")
+            found.append(f"{name} {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f}")
+        return "losses from the first to the 20th step: " + ", ".join(found)
+
+    def decoder(self) -> str:
+        """A decoder with tied weights in four stages, with AdamW and clipping."""
+        text = self.scratch / "text.txt"
+        text.write_text("the stage moves tensors between actors of a pipeline. " * 4000)
+        flags = ["--data", f"text:{text}", "--no-eval", "--no-progress", "--optimizer", "adamw",
+                 "--lr", "0.001", "--clip-norm", "1", "--precision", "bf16", "--steps", "30",
+                 "--sample-bytes", "0"]
+        program = "transformer_pipeline"
+        one = self.run(*flags, "--stages", "1", program=program)
+        four = self.run(*flags, "--stages", "4", "--schedule", "zb-h1", program=program)
+        apart = difference(one[:3], four[:3])
+        if apart > 1e-2 or four[-1]["loss"] > 0.9 * four[0]["loss"]:
+            raise Wrong(f"losses differ by {apart:.3g}, and end at {four[-1]['loss']}")
+        return f"loss from {four[0]['loss']:.3f} to {four[-1]['loss']:.3f} in 30 steps"
+
+    def replicas(self) -> str:
+        """Two replicas of one stage on one GPU, which sum over links; sharded state too."""
+        one = self.run(*SMALL, "--stages", "1", "--logical-replicas", "2", "--steps", "6")
+        two = self.run(*SMALL, "--stages", "1", "--replicas", "2", "--zero", "1", "--steps", "6")
+        if "more replicas than GPUs" not in self.output:
+            raise Wrong(self.output[-300:])
+        return same_bits(one, two, "losses of one replica and two")
+
+    def resumes(self) -> str:
+        """A run that was interrupted by its number of steps, and one that was not."""
+        whole = self.run(*SMALL, "--stages", "2", "--steps", "12")
+        flags = [*SMALL, "--stages", "2", "--checkpoint-dir", str(self.scratch / "checkpoints")]
+        first = self.run(*flags, "--steps", "6")
+        rest = self.run(*flags, "--steps", "12", "--resume", "latest")
+        if [each["step"] for each in first + rest] != list(range(1, 13)):
+            raise Wrong("the resumed run has other steps")
+        return same_bits(whole, first + rest, "losses of 12 steps, stopped and resumed after 6,")
+
+    def lost_stage(self) -> str:
+        """A stage that is killed ends the run with 1, and every process."""
+        run = self.start(*SMALL, "--stages", "2", "--steps", "100000")
+        stages = children_of(run.pid)
+        os.kill(stages[-1], signal.SIGKILL)
+        begin = time.monotonic()
+        output = run.communicate(timeout=PATIENCE_S)[0]
+        took = time.monotonic() - begin
+        if run.returncode != 1 or any(is_alive(each) for each in stages):
+            raise Wrong(f"code {run.returncode}, alive {[s for s in stages if is_alive(s)]}: "
+                        f"{output[-300:]}")
+        return f"all ended after {took:.2f} s: {output.strip().splitlines()[-1]}"
+
+    def interrupted(self) -> str:
+        """Ctrl-C at the start and within training: code 130 or a whole end, no process left."""
+        found = []
+        for delay in (0.3, 1.2, 2.5, 4.0):
+            run = self.start(*SMALL, "--stages", "2", "--steps", "100000", wait_s=delay)
+            stages = children_of(run.pid)
+            run.send_signal(signal.SIGINT)
+            begin = time.monotonic()
+            output = run.communicate(timeout=PATIENCE_S)[0]
+            found.append(f"{run.returncode} after {time.monotonic() - begin:.2f} s")
+            if any(is_alive(each) for each in stages) or run.returncode not in (130, -signal.SIGINT):
+                raise Wrong(f"code {run.returncode} {delay} s after the start: {output[-300:]}")
+        return "codes " + ", ".join(found)
+
+    def recovers(self) -> str:
+        """A stage is killed, and an understudy on the GPU does its last steps again."""
+        flags = [*SMALL, "--stages", "2", "--steps", "80", "--on-fault", "recover"]
+        whole = self.run(*flags)
+        log = self.scratch / "recovered.json"
+        run = self.start(*flags, "--understudies", "1", "--json", str(log), wait_s=0)
+        while not log.exists() or len(steps_of(log)) < 30:
+            if run.poll() is not None:
+                raise Wrong(f"ended early: {run.communicate()[0][-300:]}")
+            time.sleep(0.02)
+        stages = stage_processes(run.pid)
+        if "stage-1" not in stages:
+            raise Wrong(f"the stages are {stages}")
+        os.kill(stages["stage-1"], signal.SIGKILL)
+        output = run.communicate(timeout=PATIENCE_S)[0]
+        if run.returncode != 0:
+            raise Wrong(f"code {run.returncode}: {output[-400:]}")
+        return same_bits(whole, steps_of(log), "losses of 80 steps, with a stage lost in between,")
+
+    def refusals(self) -> str:
+        """A device that is not there, and a batch that does not fit."""
+        done = subprocess.run([str(self.programs / "resnet_pipeline"), "--device", "cuda:7", *SMALL,
+                               "--steps", "2"], timeout=PATIENCE_S, text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.scratch)
+        if done.returncode != 2 or "cuda:7" not in done.stdout:
+            raise Wrong(f"cuda:7: code {done.returncode}: {done.stdout[-300:]}")
+        large = ["--data", "synthetic:3x224x224:10:3000", "--no-eval", "--no-progress", "--steps", "1",
+                 "--model", "resnet50", "--stages", "1", "--batch-size", "2400",
+                 "--micro-batches", "1"]
+        self.run(*large, code=1)
+        if "out of memory" not in self.output:
+            raise Wrong(f"a batch that does not fit: {self.output[-300:]}")
+        return f"{done.stdout.strip()[-120:]}; {self.output.strip()[-300:]}"
+
+    def start(self, *flags: str, wait_s: float = 5) -> subprocess.Popen[str]:
+        """Starts a run, and lets it run for so long."""
+        run = subprocess.Popen(self.command(*flags), text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, cwd=self.scratch)
+        time.sleep(wait_s)
+        return run
+
+
+def steps_of(log: Path) -> list[dict]:
+    """The steps of a run's JSON lines."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [each for each in map(json.loads, lines) if "seconds" in each and "loss" in each]
+
+
+def difference(one: list[dict], other: list[dict]) -> float:
+    """Of losses, the largest, relative."""
+    if len(one) != len(other) or not one:
+        raise Wrong(f"{len(one)} steps and {len(other)}")
+    return max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in zip(one, other))
+
+
+def same_bits(one: list[dict], other: list[dict], of: str) -> str:
+    """Says so; Wrong where they are not the same."""
+    apart = difference(one, other)
+    if apart > 0:
+        raise Wrong(f"{of} differ by {apart:.3g}")
+    return f"{of} have the same bits"
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads, and theirs."""
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    own = [int(each) for text in texts for each in text.split()]
+    return own + [each for child in own for each in children_of(child)]
+
+
+def stage_processes(pid: int) -> dict[str, int]:
+    """By the name of their role, as their command lines say."""
+    found = {}
+    for child in children_of(pid):
+        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        for word in words:
+            if word.startswith("stage-"):
+                found.setdefault(word, child)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main() -> int:
+    """As the module's text says."""
+    programs, device, out = Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3])
+    chosen = sys.argv[4:]
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        all_of = Scenarios(programs, device, Path(scratch))
+        each: Callable[[], str]
+        for each in (all_of.stages, all_of.repeats, all_of.verifies, all_of.precisions,
+                     all_of.decoder, all_of.replicas, all_of.resumes, all_of.lost_stage,
+                     all_of.interrupted, all_of.recovers, all_of.refusals):
+            if chosen and each.__name__ not in chosen:
+                continue
+            begin = time.monotonic()
+            try:
+                passed, said = True, each()
+            except (Wrong, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as problem:
+                passed, said = False, f"{type(problem).__name__}: {problem}"
+            took = time.monotonic() - begin
+            results.append({"what": each.__name__.replace("_", " "), "passed": passed,
+                            "said": said, "seconds": round(took, 1)})
+            print(f"{each.__name__}: {'passed' if passed else 'FAILED'} in {took:.1f} s: {said}",
+                  flush=True)
+            out.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if all(each["passed"] for each in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
