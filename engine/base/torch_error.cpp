@@ -33,6 +33,12 @@ std::string device_is_full(const std::string& text) {
          " Use a smaller micro-batch, or recompute activations (pipeline.recompute)";
 }
 
+/// The operator that LibTorch refuses for its order of additions; empty: it refuses none.
+std::string not_deterministic(const std::string& text) {
+  const auto end = text.find(" does not have a deterministic implementation");
+  return end == std::string::npos ? "" : text.substr(0, end);
+}
+
 /// The same error, if it is that the system starts no thread; else null.
 const std::system_error* refused_thread(const std::exception& problem) {
   const auto* const refused = dynamic_cast<const std::system_error*>(&problem);
@@ -59,6 +65,9 @@ std::string reason_of(const std::exception& problem) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&problem)) return device_is_full(text);
   if (const auto bytes = torch ? bytes_refused(text) : std::nullopt)
     return "there is no memory for a tensor of " + *bytes + " bytes";
+  if (const auto which = not_deterministic(text); !which.empty())
+    return which + " does not give the same bits each time: leave it out, or set "
+                   "model.deterministic = false (--no-deterministic)";
   return text.substr(0, text.find('\n'));
 }
 
