@@ -65,6 +65,8 @@ class Scenarios:
             if apart > 1e-2:
                 raise Wrong(f"{' '.join(flags)}: losses differ by {apart:.3g} from one stage's")
             found.append(apart)
+        if max(found) == 0:
+            return "all losses have the bits of one stage's"
         return f"losses differ from one stage's by {max(found):.2g} at most"
 
     def repeats(self) -> str:
