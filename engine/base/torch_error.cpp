@@ -66,8 +66,9 @@ std::string reason_of(const std::exception& problem) {
   if (const auto bytes = torch ? bytes_refused(text) : std::nullopt)
     return "there is no memory for a tensor of " + *bytes + " bytes";
   if (const auto which = not_deterministic(text); !which.empty())
-    return which + " does not give the same bits each time: leave it out, or set "
-                   "model.deterministic = false (--no-deterministic)";
+    return which +
+           " does not give the same bits each time: leave it out, or set "
+           "model.deterministic = false (--no-deterministic)";
   return text.substr(0, text.find('\n'));
 }
 

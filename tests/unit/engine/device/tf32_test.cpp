@@ -1,5 +1,5 @@
-// What LibTorch's operators may do to the bits of f32: use TF32, in each of the forms in which it is
-// asked, and add in any order.
+// What LibTorch's operators may do to the bits of f32: use TF32, in each of the forms in which it
+// is asked, and add in any order.
 
 #include "engine/device/tf32.hpp"
 
