@@ -57,6 +57,7 @@ class atomic_file {
  private:
   explicit atomic_file(std::filesystem::path file);
   [[nodiscard]] result<void> open();
+  void begin_writeback();
   [[nodiscard]] tl::unexpected<error> failed(const std::string& what) const;
 
   std::filesystem::path file_;           // as the caller calls it
@@ -65,6 +66,7 @@ class atomic_file {
   std::filesystem::path temporary_;      // what is written until then; empty: there is none
   descriptor open_;                      // to it; holds its lock
   std::uint64_t position_ = 0;           // where the next write goes
+  std::uint64_t handed_over_ = 0;        // from here on the disk has not been told of it
 };
 
 }  // namespace troupe::engine
