@@ -95,8 +95,9 @@ struct algorithm {
 /// made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64 for f64)
 /// and rounded back, including their state. The bits are the same on every CPU and at every level.
 /// On another device ATen's foreach operators do the same, in the same order, on many parameters at
-/// once; an algorithm that is written for floats only (see `elementwise`) is computed on the CPU,
-/// and the host then waits for the device.
+/// once, or on CUDA one kernel of ATen's that rounds otherwise (Adam and AdamW); an algorithm that
+/// is written for floats only (see `elementwise`) is computed on the CPU, and the host then waits
+/// for the device.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
 
 /// A method declares with this member that it cannot be run with operands.

@@ -162,10 +162,11 @@ result<void> atomic_file::open() {
 }
 
 result<void> atomic_file::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (offset != position_ && ::lseek(open_.get(), static_cast<off_t>(offset), SEEK_SET) < 0)
-    return failed("the write failed: " + reason_now());
-  if (offset != position_) handed_over_ = offset;
-  position_ = offset;
+  if (offset != position_) {
+    if (::lseek(open_.get(), static_cast<off_t>(offset), SEEK_SET) < 0)
+      return failed("the write failed: " + reason_now());
+    position_ = handed_over_ = offset;
+  }
   return write(bytes);
 }
 

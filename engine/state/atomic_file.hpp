@@ -66,7 +66,7 @@ class atomic_file {
   std::filesystem::path temporary_;      // what is written until then; empty: there is none
   descriptor open_;                      // to it; holds its lock
   std::uint64_t position_ = 0;           // where the next write goes
-  std::uint64_t handed_over_ = 0;        // from here on the disk has not been told of it
+  std::uint64_t handed_over_ = 0;        // the disk has been asked to write what is before
 };
 
 }  // namespace troupe::engine

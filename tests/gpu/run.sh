@@ -71,18 +71,19 @@ timeout 900 "$programs/card_parity" "${device[@]}" >"$scratch/compared.json" || 
 cat "$scratch/compared.json"
 
 found=()
+broken=0  # 1: a part did not come to its end, whatever the report has of it
 if [[ $compared -ne 3 ]]; then
   if $rehearse; then
-    python3 "$here/speed.py" "$programs" fake:0 "$scratch/speed.json" --rehearse || true
-    python3 "$here/scenarios.py" "$programs" cpu "$scratch/scenarios.json" lost_stage || true
+    python3 "$here/speed.py" "$programs" fake:0 "$scratch/speed.json" --rehearse || broken=1
+    python3 "$here/scenarios.py" "$programs" cpu "$scratch/scenarios.json" lost_stage || broken=1
   else
     for each in "2" "2 --fast" "1" "2 --lose"; do
       # shellcheck disable=SC2086
-      timeout 120 "$programs/card_nccl" cuda:0 $each | tee -a "$scratch/nccl.jsonl" || true
+      timeout 120 "$programs/card_nccl" cuda:0 $each | tee -a "$scratch/nccl.jsonl" || broken=1
     done
     found+=(--nccl "$scratch/nccl.jsonl")
-    python3 "$here/speed.py" "$programs" cuda:0 "$scratch/speed.json" || true
-    python3 "$here/scenarios.py" "$programs" cuda:0 "$scratch/scenarios.json" || true
+    python3 "$here/speed.py" "$programs" cuda:0 "$scratch/speed.json" || broken=1
+    python3 "$here/scenarios.py" "$programs" cuda:0 "$scratch/scenarios.json" || broken=1
   fi
   found+=(--speed "$scratch/speed.json" --scenarios "$scratch/scenarios.json")
 fi
@@ -92,6 +93,7 @@ how=()
 code=0
 report make "$out" --devices "$scratch/devices.json" --compared "$scratch/compared.json" \
   --compared-exit "$compared" --tests $passed "${found[@]}" "${how[@]}" || code=$?
+[[ $code -ne 0 ]] || code=$broken
 $rehearse || exit $code
 
 # What a user does next, with a copy of the page; the page itself takes no rehearsal.

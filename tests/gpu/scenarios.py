@@ -135,7 +135,8 @@ class Scenarios:
         return f"all ended after {took:.2f} s: {output.strip().splitlines()[-1]}"
 
     def interrupted(self) -> str:
-        """Ctrl-C at the start and within training: code 130 or a whole end, no process left."""
+        """Ctrl-C at the start and within training: code 130, or the end by SIGINT of a program that has
+        hardly begun; no process left."""
         found = []
         for delay in (0.3, 1.2, 2.5, 4.0):
             run = self.start(*SMALL, "--stages", "2", "--steps", "100000", wait_s=delay)

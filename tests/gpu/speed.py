@@ -1,4 +1,4 @@
-"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, by turns.
+"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, one run after the other.
 
 speed.py BIN DEVICE OUT.json [--rehearse]
 
