@@ -79,8 +79,8 @@ using stage_actor = caf::typed_actor<
     // where the first step to be done again was forgotten; bad_config where edges are not logged.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::replies_to<struct resume_edges>::with<struct acknowledged>,
-    // From the own work thread.
-    caf::reacts_to<struct buffers_copied>>;
+    // From the own optimizer and the own work thread.
+    caf::reacts_to<struct state_announced>, caf::reacts_to<struct buffers_copied>>;
 
 /// Keeps the last versions of stages, some of other nodes, for a run that goes on from them. Lives
 /// on any node.

@@ -7,6 +7,7 @@
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/base/named_tensor.hpp"
+#include "engine/state/tensor_stream.hpp"
 #include "engine/step/step_key.hpp"
 
 /// Versions of stages: what a stage was after an update, kept in other places than the stage, so
@@ -137,6 +138,18 @@ struct forget_fed {
 /// optimizers/training/saved_state.hpp. From a stage to its optimizer, never between nodes.
 struct copy_state {
   static constexpr auto declared = stays_here;
+
+  std::uint64_t step = 0;
+  bool lendable = true;  // for keepers in other processes of this machine
+};
+
+/// What an optimizer begins to copy for its stage: whoever writes it need not wait for the last
+/// copy. Never between nodes.
+struct state_announced {
+  static constexpr auto declared = stays_here;
+
+  std::uint64_t step = 0;
+  std::vector<engine::coming_tensor> tensors = {};
 };
 
 struct state_copied {
@@ -154,9 +167,10 @@ struct buffers_copied {
   std::vector<engine::named_tensor> tensors = {};
 };
 
-using recovery_messages = message_list<open_keeper, keeper_opened, drop_stages, store_version,
-                                       list_versions, versions_kept, fetch_version, version_piece,
-                                       take_version, adopt_version, replace_neighbour, resume_edges,
-                                       forget_fed, copy_state, state_copied, buffers_copied>;
+using recovery_messages =
+    message_list<open_keeper, keeper_opened, drop_stages, store_version, list_versions,
+                 versions_kept, fetch_version, version_piece, take_version, adopt_version,
+                 replace_neighbour, resume_edges, forget_fed, copy_state, state_announced,
+                 state_copied, buffers_copied>;
 
 }  // namespace troupe::actors

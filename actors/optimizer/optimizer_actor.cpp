@@ -3,13 +3,19 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
 #include <exception>
+#include <future>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
@@ -166,17 +172,52 @@ at::Tensor copy_for_keepers(const at::Tensor& tensor) {
   return tensor.is_cpu() ? optimizers::copy_past_caches(tensor) : engine::to_host(tensor);
 }
 
-caf::result<state_copied> on_copy(optimizer_pointer self) {
+/// All that a version has of parameters and state. Each parameter is followed by what belongs to
+/// it, so that the files of both grow together.
+std::vector<engine::named_tensor> parts_of_version(const optimizer_state& state) {
+  std::vector<engine::named_tensor> all;
+  for (std::size_t i = 0; i < state.parameters.size(); ++i)
+    all.push_back({state.names[i], state.parameters[i].detach()});
+  for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
+    all.push_back({name, tensor});
+  std::map<std::string, std::size_t> places;
+  for (const auto& name : state.names) places.emplace(name, places.size());
+  std::ranges::stable_sort(all, {}, [&](const engine::named_tensor& each) {
+    const auto owner = optimizers::parameter_of(each.name);
+    return places.at(owner.empty() ? each.name : owner);
+  });
+  return all;
+}
+
+/// Copies, each given to its promise.
+std::vector<engine::named_tensor> copies_of(const std::vector<engine::named_tensor>& all,
+                                            std::vector<std::promise<at::Tensor>>& promises) {
+  std::vector<engine::named_tensor> copies;
+  try {
+    for (const auto& [name, tensor] : all) {
+      copies.push_back({name, copy_for_keepers(tensor)});
+      promises[copies.size() - 1].set_value(copies.back().tensor);
+    }
+  } catch (...) {
+    for (auto i = copies.size(); i < all.size(); ++i)
+      promises[i].set_exception(std::current_exception());
+    throw;
+  }
+  return copies;
+}
+
+caf::result<state_copied> on_copy(optimizer_pointer self, const copy_state& how) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
   const auto on_device = state.streams->computing();
-  const lendable_tensors lendable(state.memory);
-  state_copied out;
-  for (std::size_t i = 0; i < state.parameters.size(); ++i)
-    out.tensors.push_back({state.names[i], copy_for_keepers(state.parameters[i].detach())});
-  for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
-    out.tensors.push_back({name, copy_for_keepers(tensor)});
-  return out;
+  const lendable_tensors lendable(how.lendable ? state.memory : nullptr);
+  const auto all = parts_of_version(state);
+  std::vector<std::promise<at::Tensor>> promises(all.size());
+  state_announced announced{.step = how.step};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    announced.tensors.push_back({engine::form_of(all[i]), promises[i].get_future().share()});
+  caf::anon_send(caf::actor_cast<stage_actor>(self->current_sender()), std::move(announced));
+  return state_copied{copies_of(all, promises)};
 }
 
 optimizer_actor::behavior_type optimizer_behavior(
@@ -214,7 +255,9 @@ optimizer_actor::behavior_type optimizer_behavior(
       [self, name](const read_state& what) {
         return answering(name, [&] { return on_read(self, what); });
       },
-      [self, name](const copy_state&) { return answering(name, [&] { return on_copy(self); }); },
+      [self, name](const copy_state& how) {
+        return answering(name, [&] { return on_copy(self, how); });
+      },
   };
 }
 

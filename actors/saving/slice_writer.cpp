@@ -42,13 +42,23 @@ caf::error refusal(const slice_writer_state& state, const error& why) {
 }
 
 /// What of a slice goes into which file.
-kept_slice sorted(const store_slice& order) {
-  kept_slice out{.step = order.what.step, .weights = {}, .state = {}};
+struct sorted_slice {
+  std::vector<engine::coming_tensor> weights, state;
+};
+
+sorted_slice sorted(const store_slice& order) {
+  sorted_slice out;
   for (const auto& each : order.tensors) {
-    const bool is_state = optimizers::is_state_name(each.name);
+    const bool is_state = optimizers::is_state_name(each.form.name);
     const auto& wanted = is_state ? order.what.state : order.what.weights;
     if (!wanted.empty()) (is_state ? out.state : out.weights).push_back(each);
   }
+  return out;
+}
+
+tensor_list all_of(const std::vector<engine::coming_tensor>& tensors) {
+  tensor_list out;
+  for (const auto& each : tensors) out.push_back({each.form.name, each.tensor.get()});
   return out;
 }
 
@@ -61,18 +71,14 @@ caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice
   if (order.what.is_own) {
     if (auto made = engine::make_synced_folder(folder); !made) return refusal(state, made.error());
   } else if (!fs::is_directory(folder, absent)) {
-    state.kept = std::move(slice);
+    state.kept = {order.what.step, all_of(slice.weights), all_of(slice.state)};
     return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
   }
-  slice_written out;
-  const auto write = [&](const std::string& name, const tensor_list& tensors) {
-    return engine::add_summed(out.files, folder, name, engine::stream_of(tensors));
-  };
-  const auto done = write(order.what.weights, slice.weights).and_then([&] {
-    return write(order.what.state, slice.state);
-  });
-  if (!done) return refusal(state, done.error());
-  return out;
+  auto files = engine::save_all_summed(
+      folder, {{order.what.weights, engine::stream_of(std::move(slice.weights))},
+               {order.what.state, engine::stream_of(std::move(slice.state))}});
+  if (!files) return refusal(state, files.error());
+  return slice_written{.files = std::move(*files)};
 }
 
 caf::result<slice_piece> on_read(slice_writer_pointer self, const read_slice& what) {

@@ -333,6 +333,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       guarded(self, on_write_slice),
       handler(self, on_replace_neighbour),
       handler(self, on_resume_edges),
+      handler(self, on_state_announced),
       handler(self, on_buffers_copied),
   };
 }

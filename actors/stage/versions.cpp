@@ -74,12 +74,35 @@ bool is_slice_due(const stage_state& state, std::uint64_t step) {
   return slice && slice->what.step == step;
 }
 
-void write_version(stage_pointer self, const stage_version& version) {
+/// Nothing is being copied any more.
+void forget_halves(version_state& versions) {
+  versions.copying = false;
+  versions.announced.reset();
+  versions.state.reset();
+  versions.buffers.reset();
+}
+
+void write_version(stage_pointer self, std::vector<engine::coming_tensor> tensors) {
   auto slice = std::exchange(self->state.versions.slice, std::nullopt);
   self->request(self->state.writer, usual_deadlines.write,
-                store_slice{slice->what, version.tensors})
+                store_slice{slice->what, std::move(tensors)})
       .then([answer = slice->answer](const slice_written& how) mutable { answer.deliver(how); },
             [answer = slice->answer](const caf::error& why) mutable { answer.deliver(why); });
+}
+
+std::vector<engine::coming_tensor> all_arrived(const std::vector<named_tensor>& tensors) {
+  std::vector<engine::coming_tensor> out;
+  std::ranges::transform(tensors, std::back_inserter(out), engine::arrived);
+  return out;
+}
+
+/// Has the version that is being copied written, once it is known what it has.
+void write_announced(stage_pointer self) {
+  const auto& versions = self->state.versions;
+  if (!versions.announced || !versions.buffers || !is_slice_due(self->state, versions.step)) return;
+  auto all = *versions.announced;
+  std::ranges::move(all_arrived(*versions.buffers), std::back_inserter(all));
+  write_version(self, std::move(all));
 }
 
 /// Once both halves are there: the optimizer's, and the buffers of the work thread.
@@ -89,20 +112,16 @@ void send_version(stage_pointer self) {
   const auto made =
       std::make_shared<stage_version>(stage_version{versions.step, std::move(*versions.state)});
   std::ranges::move(*versions.buffers, std::back_inserter(made->tensors));
-  versions.state.reset();
-  versions.buffers.reset();
-  versions.copying = false;
-  if (!versions.keepers.empty()) {
-    versions.last = made;  // which the keeper beside the stage shares
-    versions.kept[made->step] = made->tensors;
-    perform(self, versions.stores.copied(made->step));
-  }
-  if (is_slice_due(self->state, made->step)) write_version(self, *made);
+  forget_halves(versions);
+  if (versions.keepers.empty()) return;
+  versions.last = made;  // which the keeper beside the stage shares
+  versions.kept[made->step] = made->tensors;
+  perform(self, versions.stores.copied(made->step));
 }
 
 void cannot_copy(stage_pointer self, const error& why) {
   auto& versions = self->state.versions;
-  versions.copying = false;
+  forget_halves(versions);
   if (is_slice_due(self->state, versions.step))
     std::exchange(versions.slice, std::nullopt)->answer.deliver(to_caf(why));
   if (!versions.keepers.empty()) cannot_store(self, why);
@@ -180,6 +199,7 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
   auto& state = self->state;
   auto& versions = state.versions;
   if (versions.keepers.empty() && !is_slice_due(state, step)) return;
+  forget_halves(versions);
   versions.step = step;
   versions.copying = true;
   if (!versions.keepers.empty()) versions.stores.begin();
@@ -191,7 +211,8 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
                                   std::back_inserter(out.tensors));
               caf::anon_send(to, std::move(out));
             });
-  self->request(state.end.optimizer, usual_deadlines.update, copy_state{})
+  self->request(state.end.optimizer, usual_deadlines.update,
+                copy_state{.step = step, .lendable = !versions.keepers.empty()})
       .then(
           [self](const state_copied& from) {
             self->state.versions.state = from.tensors;
@@ -223,9 +244,11 @@ caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice&
   versions.slice = wanted_slice{what, promise};
   if (is_under_way(state, what.step)) return promise;
   if (versions.last && versions.last->step == what.step)
-    write_version(self, *versions.last);
+    write_version(self, all_arrived(versions.last->tensors));
   else if (!versions.copying || versions.step != what.step)
     store_version_of(self, what.step);
+  else
+    write_announced(self);
   return promise;
 }
 
@@ -243,7 +266,15 @@ void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
   auto& versions = self->state.versions;
   if (from.step != versions.step) return;
   versions.buffers = from.tensors;
+  write_announced(self);
   send_version(self);
+}
+
+void on_state_announced(stage_pointer self, const state_announced& from) {
+  auto& versions = self->state.versions;
+  if (from.step != versions.step) return;
+  versions.announced = from.tensors;
+  write_announced(self);
 }
 
 caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {

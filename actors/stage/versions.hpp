@@ -26,6 +26,7 @@ void when_stored(stage_pointer self, std::function<void(const result<void>&)> wh
 void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
                     const caf::strong_actor_ptr& by);
 
+void on_state_announced(stage_pointer self, const state_announced& from);
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
                                                         const take_version& what);

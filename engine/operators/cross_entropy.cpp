@@ -2,9 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/elu_backward.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/expm1.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/mul.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <tuple>
@@ -17,6 +18,13 @@ using torch::autograd::variable_list;
 
 constexpr std::int64_t ignored = -100;
 
+/// out = exp(logarithms) * factor, in one operator that rounds once: ELU's backward is that where
+/// its input is not above 0.
+void multiply_exp(at::Tensor& out, const at::Tensor& logarithms, const at::Tensor& factor) {
+  at::elu_backward_out(out, factor, /*alpha=*/1, /*scale=*/1, /*input_scale=*/1,
+                       /*is_result=*/false, logarithms);
+}
+
 struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entropy_function> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& scores,
                             const at::Tensor& labels) {
@@ -24,9 +32,9 @@ struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entrop
     const auto logarithms = at::log_softmax(scores, 1, at::kFloat);
     const auto counted = labels.ne(ignored);
     const auto count = counted.sum().to(at::kFloat);
-    const auto columns = labels.clamp_min(0).unsqueeze(1);
-    const auto of_labels = logarithms.gather(1, columns).squeeze(1);
-    context->save_for_backward({logarithms, columns, counted, count});
+    const auto columns = labels.clamp_min(0);
+    const auto of_labels = logarithms.gather(1, columns.unsqueeze(1)).squeeze(1);
+    context->save_for_backward({logarithms, columns, of_labels, counted, count});
     context->saved_data["type"] = static_cast<std::int64_t>(scores.scalar_type());
     return -(of_labels * counted).sum() / count;
   }
@@ -34,17 +42,15 @@ struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entrop
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto saved = context->get_saved_variables();
-    const auto& [logarithms, columns, counted, count] =
-        std::tie(saved[0], saved[1], saved[2], saved[3]);
-    const auto probabilities = logarithms.exp_();
-    const auto rows = at::arange(columns.size(0), columns.options());
-    const auto flat = rows * probabilities.size(1) + columns.squeeze(1);
-    auto all = probabilities.view({-1});
-    all.index_put_({flat}, all.index({flat}) - 1);
-    const auto factor = (counted * (gradients[0] / count)).unsqueeze(1);  // [n, 1] f32
+    const auto& [logarithms, columns, of_labels, counted, count] =
+        std::tie(saved[0], saved[1], saved[2], saved[3], saved[4]);
     const auto type = static_cast<at::ScalarType>(context->saved_data["type"].toInt());
-    auto gradient = at::empty_like(probabilities, probabilities.options().dtype(type));
-    at::mul_out(gradient, probabilities, factor);
+    const auto factor = counted * (gradients[0] / count);  // [n] f32
+    auto gradient = at::empty_like(logarithms, logarithms.options().dtype(type));
+    multiply_exp(gradient, logarithms, factor.unsqueeze(1));
+    const auto rows = at::arange(columns.size(0), columns.options());
+    const auto at_labels = (at::expm1(of_labels) * factor).to(type);
+    gradient.view({-1}).index_put_({rows * gradient.size(1) + columns}, at_labels);
     return {gradient, at::Tensor()};
   }
 };

@@ -35,6 +35,12 @@ struct file_sums {
                                       const std::filesystem::path& folder, const std::string& name,
                                       const tensor_stream& tensors);
 
+/// The same of several files by their names, side by side: each is summed up and synced by a thread
+/// of its own, with the caller's priority. The streams are used by different threads at once.
+/// Errors: of the first by name; the others are written nevertheless.
+[[nodiscard]] result<std::map<std::string, file_sums>> save_all_summed(
+    const std::filesystem::path& folder, const std::map<std::string, tensor_stream>& files);
+
 /// The checksum of what stands before a file's tensors. Errors: bad_data naming the file.
 [[nodiscard]] result<std::string> header_sum_of(const tensor_reader& file);
 

@@ -198,10 +198,30 @@ result<void> save_safetensors(const std::filesystem::path& file,
   return save_safetensors(file, stream_of(tensors));
 }
 
+tensor_form form_of(const named_tensor& of) {
+  return {of.name, of.tensor.scalar_type(), of.tensor.sizes().vec()};
+}
+
+coming_tensor arrived(const named_tensor& what) {
+  std::promise<at::Tensor> now;
+  now.set_value(what.tensor);
+  return {form_of(what), now.get_future().share()};
+}
+
+tensor_stream stream_of(std::vector<coming_tensor> tensors) {
+  tensor_stream made;
+  for (const auto& each : tensors) made.forms.push_back(each.form);
+  made.send = [held = std::move(tensors)](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& [form, tensor] : held)
+      if (auto taken = take(form.name, 0, tensor.get()); !taken) return taken;
+    return {};
+  };
+  return made;
+}
+
 tensor_stream stream_of(std::vector<named_tensor> tensors) {
   tensor_stream made;
-  for (const auto& [name, tensor] : tensors)
-    made.forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  for (const auto& each : tensors) made.forms.push_back(form_of(each));
   made.send = [held = std::move(tensors)](const tensor_stream::taker& take) -> result<void> {
     for (const auto& [name, tensor] : held)
       if (auto taken = take(name, 0, tensor); !taken) return taken;

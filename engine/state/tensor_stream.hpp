@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct tensor_form {
   std::vector<std::int64_t> shape;
 };
 
+[[nodiscard]] tensor_form form_of(const named_tensor& tensor);
+
 /// Tensors whose values are handed over one after another when they are asked for, so that nobody
 /// holds them all. They may be asked for several times, and are the same each time.
 struct tensor_stream {
@@ -31,6 +34,18 @@ struct tensor_stream {
   /// `take` says. Errors: those of `take`, and those of getting the tensors.
   std::function<result<void>(const taker& take)> send;
 };
+
+/// A tensor that another thread makes, or has made. Where that thread gives up, the future throws.
+struct coming_tensor {
+  tensor_form form;
+  std::shared_future<at::Tensor> tensor;
+};
+
+/// What is there already.
+[[nodiscard]] coming_tensor arrived(const named_tensor& what);
+
+/// Waits for one after another. `send` throws what a future throws.
+[[nodiscard]] tensor_stream stream_of(std::vector<coming_tensor> tensors);
 
 /// Of tensors that are in memory anyway, each of any dense layout and none undefined.
 [[nodiscard]] tensor_stream stream_of(std::vector<named_tensor> tensors);

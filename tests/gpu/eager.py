@@ -1,6 +1,6 @@
 """Trains what card_speed trains, with PyTorch's own modules in eager mode, on one GPU.
 
-eager.py resnet50|gpt [--micro-batches N] [--batch N] [--steps N] [--read-loss]
+eager.py resnet50|gpt [--micro-batches N] [--batch N] [--steps N] [--read-loss] [--deterministic]
 
 Prints one JSON object. The host reads the loss after each step with --read-loss, else only at the
 end of the run; the time of a step then is the mean of ten in a row.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 
 import torch
@@ -78,7 +79,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--read-loss", action="store_true")
+    parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
+    if options.deterministic:  # as engine::compute_deterministically
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.deterministic = True
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(1)
     model, optimizer, inputs, labels = build(options.model, options.batch)
     seconds: list[float] = []

@@ -36,6 +36,7 @@ TROUPE = {
 PYTORCH = {
     "PyTorch, eager": [],
     "PyTorch, eager, loss read each step": ["--read-loss"],
+    "PyTorch, eager, deterministic, loss read": ["--read-loss", "--deterministic"],
     "PyTorch, eager, 4 micro-batches": ["--micro-batches", "4"],
 }
 BATCHES = {"resnet50": 256, "gpt": 16}

@@ -128,6 +128,7 @@ struct version_state {
   std::optional<error> problem = {};  // why one of the keepers never has the last one
   // Copies of the optimizer's half and of the stage's own; sent once both are there.
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
+  std::optional<std::vector<engine::coming_tensor>> announced = {};  // the optimizer's half, sooner
   // Until all have it, or one cannot.
   std::vector<std::function<void(const result<void>&)>> waiting = {};
   bool copying = false;                            // the version of `step`

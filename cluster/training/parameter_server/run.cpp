@@ -106,18 +106,15 @@ result<engine::tensor_stream> weights_of(driver& drives) {
 /// update, so have the weights.
 result<actors::slice_written> write_files(run_parts& parts, const built_server& server,
                                           driver& drives, const actors::write_slice& what) {
-  const auto state = gather_state(parts.ask, server, drives, what.step);
+  auto state = gather_state(parts.ask, server, drives, what.step);
   if (!state) return tl::unexpected(state.error());
-  const auto weights = weights_of(drives);
+  auto weights = weights_of(drives);
   if (!weights) return tl::unexpected(weights.error());
-  actors::slice_written written;
-  const auto done =
-      engine::add_summed(written.files, what.folder, what.weights, *weights).and_then([&] {
-        return engine::add_summed(written.files, what.folder, what.state,
-                                  engine::stream_of(*state));
-      });
-  if (!done) return tl::unexpected(done.error());
-  return written;
+  auto files = engine::save_all_summed(
+      what.folder,
+      {{what.weights, std::move(*weights)}, {what.state, engine::stream_of(std::move(*state))}});
+  if (!files) return tl::unexpected(files.error());
+  return actors::slice_written{.files = std::move(*files)};
 }
 
 /// What checkpoints are made of: the trainer writes both files before it goes on.

@@ -49,6 +49,8 @@ const char* name_of(target whom) {
       return "the trainer";
     case checkpoints:
       return "the checkpoints' disk";
+    case target::clock:
+      return "the clock";
     case stage_there:
       return "a stage on a host";
     case agent:
@@ -57,6 +59,8 @@ const char* name_of(target whom) {
       return "an agent's ssh";
     case host:
       return "a host";
+    case network:
+      return "a host's network";
     case two_hosts:
       return "two hosts from each other";
     case launcher:
@@ -87,12 +91,22 @@ const char* name_of(means how) {
       return "out of memory";
     case means::full:
       return "no room";
+    case means::error:
+      return "EIO";
+    case means::halving:
+      return "short writes";
+    case means::jump:
+      return "a jump";
     case means::cut:
       return "cut off";
     case means::deaf:
       return "hears nothing";
     case means::mute:
       return "is not heard";
+    case means::slow:
+      return "slowness";
+    case means::lossy:
+      return "dropped packets";
     case means::sealed:
       return "made read-only";
     case means::wiped:
@@ -153,7 +167,9 @@ std::vector<fault_row> fault_rows(std::size_t places) {
       {trainer, means::kill, {starting, building, step, evaluation, checkpoint, recovery, saving}});
   rows.push_back({trainer, means::stop, {step}});
   rows.push_back({trainer, means::pause, {step}});
-  rows.push_back({checkpoints, means::full, {checkpoint}});
+  for (const auto how : {means::full, means::error, means::halving})
+    rows.push_back({checkpoints, how, {checkpoint}});
+  rows.push_back({target::clock, means::jump, {step, evaluation, checkpoint, recovery}});
   rows.push_back({all_stages, means::kill, of_work});
   if (places > 1)
     for (const auto how : {means::kill, means::stop})
@@ -173,6 +189,7 @@ std::vector<fault_row> host_fault_rows() {
   rows.push_back({carrier, means::kill, while_it_runs});
   for (const auto how : {means::kill, means::cut, means::deaf, means::mute})
     rows.push_back({host, how, while_it_runs});
+  for (const auto how : {means::slow, means::lossy}) rows.push_back({network, how, while_it_runs});
   rows.push_back({two_hosts, means::cut, {step}});
   rows.push_back({launcher, means::kill, while_it_runs});
   return rows;

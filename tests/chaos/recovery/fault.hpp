@@ -21,10 +21,12 @@ enum class target : std::uint8_t {
   replacement,  ///< The process that is to take a lost stage's place.
   trainer,
   checkpoints,  ///< The disk that they are on.
+  clock,        ///< Of the day, for all processes.
   stage_there,  ///< A stage on another host.
   agent,        ///< On another host.
   carrier,      ///< The ssh of an agent.
   host,         ///< With all that runs there.
+  network,      ///< What a host sends.
   two_hosts,    ///< The way between them.
   launcher,     ///< Which is the trainer of a launch.
   disk,         ///< Of a host, with its slices of checkpoints.
@@ -41,9 +43,14 @@ enum class means : std::uint8_t {
   fail,     ///< Its arithmetic throws.
   memory,   ///< It takes memory until its control group's limit ends it.
   full,     ///< Of a disk.
+  error,    ///< Of a disk: a write fails with EIO, or a sync does.
+  halving,  ///< Of a disk: writes take half of what they are given.
+  jump,     ///< Of a clock: by hours, forward or back, for good.
   cut,      ///< No packet arrives or leaves.
   deaf,     ///< No packet arrives.
   mute,     ///< No packet leaves.
+  slow,     ///< A queue that empties slowly, for some steps.
+  lossy,    ///< A queue that is too short, so that packets are dropped, for some steps.
   sealed,   ///< Of a disk: nothing can be written there.
   wiped,    ///< Of a disk: all is gone; the launcher is killed then, and all is started again.
   flipped,  ///< Of a disk: a bit of each file; the same.

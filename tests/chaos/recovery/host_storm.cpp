@@ -47,6 +47,7 @@ class host_striker {
   [[nodiscard]] bool act(const fault& what);
   [[nodiscard]] bool hinder_disk(scene& run, const fault& what, const strike& made);
   [[nodiscard]] bool spoil_disks(const fault& what);
+  [[nodiscard]] bool hinder_network(scene& run, const fault& what, const strike& made);
   void act_on_host(const fault& what, std::size_t host);
   void divert(const tests::test_host& from, const std::string& device, const std::string& to) const;
   [[nodiscard]] std::size_t some_host(const fault& what) const;
@@ -158,6 +159,23 @@ bool host_striker::hinder_disk(scene& run, const fault& what, const strike& made
   return is_said;
 }
 
+/// For some steps. Both queues are of a bucket of tokens, since no other kind is everywhere.
+bool host_striker::hinder_network(scene& run, const fault& what, const strike& made) {
+  constexpr std::uint64_t steps = 3;
+  const auto& host = hosts_.at(some_host(what));
+  const auto slow = words{"rate", "40mbit", "burst", "32kb", "limit", "2500kb"};
+  const auto lossy = words{"rate", "200mbit", "burst", "4kb", "limit", "12kb"};
+  const auto begin = words{"tc", "qdisc", "add", "dev", "eth0", "root", "tbf"};
+  if (host.run(with(begin, what.how == means::slow ? slow : lossy)).code != 0) return false;
+  const bool has_met = run.wait_for(
+      [&] {
+        return run.steps_told() >= std::min(made.told + steps, storm_steps) ||
+               run.count_of(" replaced", made.lines) > 0;
+      },
+      host_patience);
+  return host.run({"tc", "qdisc", "del", "dev", "eth0", "root"}).code == 0 && has_met;
+}
+
 /// And has all start again, which then finds it out.
 bool host_striker::spoil_disks(const fault& what) {
   auto next = what;
@@ -204,9 +222,10 @@ std::optional<strike> host_striker::perform(scene& run, const fault& what) {
   made.lines = run.log().size();
   made.told = run.steps_told();
   const bool is_of_disk = what.whom == target::disk || what.whom == target::two_disks;
-  const bool is_done = !is_of_disk               ? act(what)
-                       : spoils_a_disk(what.how) ? spoil_disks(what)
-                                                 : hinder_disk(run, what, made);
+  const bool is_done = what.whom == target::network ? hinder_network(run, what, made)
+                       : !is_of_disk                ? act(what)
+                       : spoils_a_disk(what.how)    ? spoil_disks(what)
+                                                    : hinder_disk(run, what, made);
   return is_done ? std::optional(made) : std::nullopt;
 }
 

@@ -31,4 +31,21 @@ struct marks {
   std::atomic<std::uint64_t> obeyed_ns;  ///< When it was; of the steady clock; 0: not yet.
 };
 
+/// The variable that names the file of what all processes of a run live in.
+inline constexpr const char* weather_file = "TROUPE_WEATHER";
+
+/// What becomes of writes to checkpoints.
+enum class disk_mood : std::uint32_t {
+  right,
+  fails,       ///< A write fails with EIO.
+  fails_late,  ///< A sync does.
+  halves,      ///< A write takes half of what it is given.
+};
+
+/// A file that all processes of a run and whoever disturbs them have mapped.
+struct weather {
+  std::atomic<disk_mood> disk;
+  std::atomic<std::int64_t> clock_s;  ///< How far the clock of the day is ahead.
+};
+
 }  // namespace troupe::chaos

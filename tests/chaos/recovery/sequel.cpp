@@ -184,6 +184,11 @@ bool is_of_disk(const fault& what) {
          what.whom == target::two_disks;
 }
 
+/// Whether no checkpoint is written because of it.
+bool is_noticed(const fault& what) {
+  return is_of_disk(what) && what.how != means::halving;
+}
+
 /// When the run said last that it goes on, after a fault; none: it has not.
 std::optional<seconds> went_on_at(const scene& run, const strike& done) {
   std::optional<seconds> found;
@@ -204,7 +209,8 @@ const told_line* first_step_after(const scene& run, seconds from) {
 bool is_settled(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
-  const bool may_be_unnoticed = what.how == means::pause || is_of_disk(what);
+  const bool may_be_unnoticed = what.how == means::pause || what.whom == target::clock ||
+                                what.whom == target::network || is_of_disk(what);
   return may_be_unnoticed && !is_replaced &&
          run.steps_told() >= std::min(done.told + 4, storm_steps);
 }
@@ -219,7 +225,7 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
               (hit.empty() ? "" : " (" + hit + ")") + ", " + name_of(done.met) + ", behind step " +
               std::to_string(done.told);
   const bool is_lost = run.has_ended() && !run.has_ended_well();
-  made.after = is_lost ? sequel::ended : is_of_disk(what) ? sequel::warned : sequel::unnoticed;
+  made.after = is_lost ? sequel::ended : is_noticed(what) ? sequel::warned : sequel::unnoticed;
   std::optional<std::uint64_t> from;  // all stages went back to it
   for (auto i = done.lines; i < run.log().size(); ++i) {
     const auto& [at, text] = run.log()[i];

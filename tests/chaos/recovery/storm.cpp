@@ -67,6 +67,7 @@ class storm {
       : what_(what), faults_(faults), calm_(calm), bound_(bound) {
     for (const auto* each : {"marks", "disk"}) fs::create_directory(folder_ / each);
     places_ = {.marks = folder_ / "marks", .disk = folder_ / "disk"};
+    places_.outside = weather_.get();
     if (small_disk::works()) places_.filled_up = &disk_.emplace(places_.disk, disk_bytes);
     if (memory_group::work()) places_.group = &group_.emplace();
   }
@@ -97,6 +98,7 @@ class storm {
   const calm_run& calm_;
   const seconds bound_;
   const tests::scratch_folder folder_;
+  const std::shared_ptr<weather> weather_ = make_weather(folder_ / "weather");
   storm_places places_;
   std::optional<small_disk> disk_;
   std::optional<memory_group> group_;
@@ -115,6 +117,7 @@ bool storm::launch() {
   const auto json = folder_ / ("told-" + std::to_string(tries_++));
   auto environment = own.environment();
   environment[marks_folder] = places_.marks;
+  environment[weather_file] = folder_ / "weather";
   for (const auto& each : fs::directory_iterator(places_.marks)) fs::remove(each);
   scene run(TROUPE_STORMY,
             with(with(what_.arguments, what_.when_disturbed),
@@ -143,7 +146,7 @@ void storm::disturb(scene& run) {
     const bool too_late =
         (fault.at == moment::starting || fault.at == moment::building) && run.steps_told() > 0;
     const bool impossible = (fault.how == means::memory && places_.group == nullptr) ||
-                            (fault.whom == target::checkpoints && places_.filled_up == nullptr);
+                            (fault.how == means::full && places_.filled_up == nullptr);
     if (too_late || impossible) continue;
     const auto done = strikes.perform(fault, patience);
     if (!done) continue;

@@ -72,6 +72,12 @@ seconds length_of_pause(const fault& what) {
   return what.share < 0.5 ? seconds(0.05 + 0.3 * what.share) : seconds(2 * what.share);
 }
 
+/// Seconds.
+std::int64_t jump_of(const fault& what) {
+  constexpr double most = 48 * 3600;
+  return static_cast<std::int64_t>((what.share - 0.5) * 2 * most);
+}
+
 void sleep(seconds time) {
   std::this_thread::sleep_for(time);
 }
@@ -91,6 +97,17 @@ bool memory_group::work() {
   const bool limits = fs::exists(probe / "memory.limit_in_bytes");
   ::rmdir(probe.c_str());
   return limits;
+}
+
+std::shared_ptr<weather> make_weather(const fs::path& file) {
+  const int open = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const bool is_whole = open >= 0 && ::ftruncate(open, sizeof(weather)) == 0;
+  void* const at =
+      is_whole ? ::mmap(nullptr, sizeof(weather), PROT_READ | PROT_WRITE, MAP_SHARED, open, 0)
+               : MAP_FAILED;
+  if (open >= 0) ::close(open);
+  if (at == MAP_FAILED) throw std::runtime_error("no weather can be made");
+  return {static_cast<weather*>(at), [](weather* old) { ::munmap(old, sizeof(weather)); }};
 }
 
 memory_group::memory_group() : folder_(groups / ("troupe-" + std::to_string(::getpid()))) {
@@ -291,12 +308,21 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
   }
 }
 
-std::optional<strike> striker::fill(strike made, seconds patience) {
+/// Until a checkpoint has met it.
+std::optional<strike> striker::hinder_disk(const fault& what, strike made, seconds patience) {
   note(made);
-  places_.filled_up->fill();
-  const bool is_said = run_.wait_for(
-      [&] { return run_.count_of("warning: no checkpoint of step", made.lines) > 0; }, patience);
-  places_.filled_up->make_room();
+  auto& disk = places_.outside->disk;
+  if (what.how == means::full)
+    places_.filled_up->fill();
+  else if (what.how == means::halving)
+    disk = disk_mood::halves;
+  else
+    disk = what.share < 0.5 ? disk_mood::fails : disk_mood::fails_late;
+  const char* const word =
+      what.how == means::halving ? "debug: checkpoint " : "warning: no checkpoint of step";
+  const bool is_said = run_.wait_for([&] { return run_.count_of(word, made.lines) > 0; }, patience);
+  if (what.how == means::full) places_.filled_up->make_room();
+  disk = disk_mood::right;
   if (!is_said) return std::nullopt;
   return made;
 }
@@ -338,13 +364,16 @@ std::optional<strike> striker::perform(const fault& what, seconds patience) {
   if (!wait_for_begin(what, patience)) return std::nullopt;
   if (what.whom == target::checkpoints) {
     made.met = moment::checkpoint;
-    return fill(std::move(made), patience);
+    return hinder_disk(what, std::move(made), patience);
   }
   if (what.whom != target::trainer && work_of(what.at) != work::none)
     return order(what, std::move(made), patience);
   if (!wait_for_moment(what, made, patience)) return std::nullopt;
   note(made);
-  act(what, victims(what), made);
+  if (what.whom == target::clock)
+    places_.outside->clock_s += jump_of(what);
+  else
+    act(what, victims(what), made);
   return made;
 }
 

@@ -51,12 +51,16 @@ class small_disk {
 /// Whether a checkpoint is half written in this folder.
 [[nodiscard]] bool is_writing_a_checkpoint(const std::filesystem::path& kept);
 
+/// A run's weather, in a new file.
+[[nodiscard]] std::shared_ptr<weather> make_weather(const std::filesystem::path& file);
+
 /// Where a run keeps what its disturber uses.
 struct storm_places {
   std::filesystem::path marks;
   std::filesystem::path disk;             ///< Its checkpoints are in "kept" on it.
   const small_disk* filled_up = nullptr;  ///< Null: it cannot be filled.
   const memory_group* group = nullptr;    ///< Null: no memory can be bounded.
+  weather* outside = nullptr;             ///< Of all processes; never null.
   [[nodiscard]] std::filesystem::path kept() const { return disk / "kept"; }
 };
 
@@ -76,7 +80,7 @@ class striker {
   [[nodiscard]] bool wait_for_begin(const fault& what, seconds patience);
   [[nodiscard]] bool wait_for_moment(const fault& what, strike& made, seconds patience);
   [[nodiscard]] std::optional<strike> order(const fault& what, strike made, seconds patience);
-  [[nodiscard]] std::optional<strike> fill(strike made, seconds patience);
+  [[nodiscard]] std::optional<strike> hinder_disk(const fault& what, strike made, seconds patience);
   void act(const fault& what, const std::vector<std::string>& on, strike& made);
   void pause(const fault& what, const std::vector<pid_t>& processes);
   void note(strike& made);

@@ -119,6 +119,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::write_slice&) { return actors::slice_written{}; },
       [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
       [](const actors::resume_edges&) { return actors::acknowledged{}; },
+      [](const actors::state_announced&) {},
       [](const actors::buffers_copied&) {},
   };
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,9 +15,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,7 @@
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "engine/slices/summed_file.hpp"
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
@@ -329,6 +333,49 @@ TEST_CASE("what is saved with its checksums is what they are of, whichever layou
   REQUIRE(sums->tensors.size() == tensors.size());
   for (const auto& each : (*reader)->tensors())
     CHECK(sums->tensors.at(each.name) == engine::tensor_sum_of(**reader, each).value());
+}
+
+TEST_CASE("files that are written side by side have the sums that each has alone") {
+  const scratch_folder folder;
+  const auto weights = engine::stream_of(std::vector<named_tensor>{{"w", at::arange(100'000)}});
+  const auto state = engine::stream_of(std::vector<named_tensor>{{"s", at::ones({7})}});
+  const auto both = engine::save_all_summed(folder.path(),
+                                            {{"weights", weights}, {"state", state}, {"none", {}}});
+  REQUIRE(both);
+  CHECK(both->size() == 2);
+  CHECK(both->at("weights") == engine::save_summed(folder / "again", weights).value());
+  CHECK(both->at("state") == engine::save_summed(folder / "again", state).value());
+  CHECK_FALSE(fs::exists(folder / "none"));
+  const auto refused =
+      engine::save_all_summed(folder / "nowhere", {{"weights", weights}, {"state", state}});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::io_failed);
+  CHECK_THAT(refused.error().text, ContainsSubstring("nowhere/state"));
+}
+
+TEST_CASE("a file is written while its tensors are made, and not at all where one never is") {
+  const scratch_folder folder;
+  const named_tensor first{"first", at::ones({300'000})}, second{"second", at::arange(5)};
+  std::promise<at::Tensor> later, never;
+  const auto form = engine::form_of(second);
+  auto writing = std::async(std::launch::async, [&, coming = later.get_future().share()] {
+    return engine::save_summed(folder / "slowly",
+                               engine::stream_of({engine::arrived(first), {form, coming}}));
+  });
+  CHECK(writing.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
+  later.set_value(second.tensor);
+  const auto made = writing.get();
+  REQUIRE(made);
+  CHECK(*made ==
+        engine::save_summed(folder / "at once", engine::stream_of(std::vector{first, second}))
+            .value());
+  const auto coming = never.get_future().share();
+  never.set_exception(std::make_exception_ptr(std::runtime_error("no memory for a copy")));
+  const auto refused = engine::save_summed(
+      folder / "refused", engine::stream_of({engine::arrived(first), {form, coming}}));
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text, ContainsSubstring("no memory for a copy"));
+  CHECK_FALSE(fs::exists(folder / "refused"));
 }
 
 TEST_CASE("old checkpoints are removed, and those of later steps are not counted") {
