@@ -163,6 +163,27 @@ TEST_CASE("A replica that shares the optimizer's state with two others is replay
         chaos::sequel::checkpoint}});
 }
 
+TEST_CASE(
+    "A disk that fails, or takes half, or a clock that jumps costs a run one checkpoint at most") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  constexpr double early = 0.1, late = 0.9;  // a write or its sync; days back or ahead
+  const auto with_share = [](chaos::target whom, means how, double share) {
+    return chaos::fault{.whom = whom,
+                        .how = how,
+                        .at = whom == checkpoints ? moment::checkpoint : moment::step,
+                        .share = share};
+  };
+  check_course("three-shm",
+               {{with_share(checkpoints, means::error, early), chaos::sequel::warned},
+                {with_share(checkpoints, means::error, late), chaos::sequel::warned},
+                {with_share(checkpoints, means::halving, 0), chaos::sequel::unnoticed},
+                {with_share(chaos::target::clock, means::jump, early), chaos::sequel::unnoticed},
+                {with_share(chaos::target::clock, means::jump, late), chaos::sequel::unnoticed},
+                {{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed}});
+}
+
 TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits of a calm run") {
   const auto wanted = number_of("TROUPE_FAULTS", 0);
   if (wanted == 0) SKIP("a campaign: ./dev chaos recovery");
