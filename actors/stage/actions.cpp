@@ -49,14 +49,21 @@ void perform_group(engine::stage_module& module, const engine::start_action& wha
   const auto& streams = module.streams();
   engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
   if (action.kind == action_kind::forward) {
-    auto forward = pass.forward(in.input, in.labels, batch_size);
+    auto forward = pass.forward(in.input.tensor, in.labels, batch_size);
     out({key, action, std::move(forward.activation)}, streams);
     if (module.options().is_last) outcome.losses = std::move(forward.losses);
   } else if (action.kind != action_kind::weight_gradient) {
-    out({key, action, pass.backward_input(in.gradient)}, streams);
+    out({key, action, pass.backward_input(in.gradient.tensor)}, streams);
   }
   if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
     pass.backward_weights();
+}
+
+/// For this thread's arithmetic.
+at::Tensor take(const engine::device_streams& streams, const arrived_tensor& what) {
+  if (!what.copy.valid()) return streams.take(what.tensor, what.made);
+  const auto& [tensor, made] = what.copy.get();
+  return streams.take(tensor, made);
 }
 
 /// Runs on the work thread. Torch's exceptions end here.
@@ -71,15 +78,13 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
     if (group) {
       perform_group(module, what, batch_size, *group, in, out, outcome);
     } else if (action.kind == action_kind::forward) {
-      auto forward =
-          module.forward(key, kind, action.microbatch, streams.take(in.input, in.input_made),
-                         streams.take(in.labels, {}), batch_size);
+      auto forward = module.forward(key, kind, action.microbatch, take(streams, in.input),
+                                    streams.take(in.labels, {}), batch_size);
       out({key, action, std::move(forward.activation)}, streams);
       if (module.options().is_last)
         outcome.losses.push_back({action.microbatch, forward.loss, forward.correct});
     } else if (action.kind != action_kind::weight_gradient) {
-      auto gradient = module.backward_input(key, action.microbatch,
-                                            streams.take(in.gradient, in.gradient_made));
+      auto gradient = module.backward_input(key, action.microbatch, take(streams, in.gradient));
       out({key, action, std::move(gradient)}, streams);
     }
     if (!group &&
@@ -125,7 +130,7 @@ engine::work_item item_of(const engine::action& what, const run_stage& order,
       item.kind = work_kind::weight_gradient;
       break;
   }
-  const auto& given = what.kind == action_kind::forward ? in.input : in.gradient;
+  const auto& given = what.kind == action_kind::forward ? in.input.tensor : in.gradient.tensor;
   if (given.defined()) item.size = static_cast<std::uint64_t>(given.numel());
   return item;
 }
@@ -140,16 +145,14 @@ void start_work(stage_pointer self, const engine::start_action& what) {
   microbatch_inbox in;
   if (what.what.kind == action_kind::forward) {
     in.input = std::move(state.inbox[key].input);
-    in.input_made = std::move(state.inbox[key].input_made);
     in.labels = std::move(state.inbox[key].labels);
   } else if (what.what.kind != action_kind::weight_gradient) {
     in.gradient = std::move(state.inbox[key].gradient);
-    in.gradient_made = std::move(state.inbox[key].gradient_made);
     state.inbox.erase(key);
   }
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
   if (begins_backward(*state.modules[what.what.chunk], what.what))
-    in.gradient = seed_of(loss_scale_of(state, step->second));
+    in.gradient = {seed_of(loss_scale_of(state, step->second))};
   count_action(self, step->second, what.what);
   const auto item = item_of(what.what, step->second.order, in);
   post_work(state, item,

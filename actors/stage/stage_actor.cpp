@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "actors/base/errors.hpp"
@@ -191,13 +193,26 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 
+/// On a device, a tensor of the host is copied there by a thread of its own, while the work thread
+/// is at what came before.
+arrived_tensor arrive(const stage_state& state, const at::Tensor& tensor,
+                      const engine::ready_event& made) {
+  if (!state.arriving || !tensor.defined() || !tensor.is_cpu()) return {tensor, made};
+  const auto copy = std::make_shared<std::promise<engine::uploaded_tensor>>();
+  state.arriving->post([copy, tensor, streams = state.streams] {
+    try {
+      copy->set_value(streams->upload(tensor));
+    } catch (...) {
+      copy->set_exception(std::current_exception());  // the action's
+    }
+  });
+  return {tensor, made, copy->get_future().share()};
+}
+
 void on_activation(stage_pointer self, const activation& in) {
   if (has_departed(self)) return;
-  if (!is_repeat(self, engine::edge::input, in.key)) {
-    auto& kept = self->state.inbox[in.key];
-    kept.input = in.tensor;
-    kept.input_made = in.made;
-  }
+  if (!is_repeat(self, engine::edge::input, in.key))
+    self->state.inbox[in.key].input = arrive(self->state, in.tensor, in.made);
   const auto& [step, microbatch, chunk] = in.key;
   perform_effects(self, self->state.core.input_arrived(step, microbatch, chunk));
 }
@@ -210,11 +225,8 @@ void on_target(stage_pointer self, const target& in) {
 
 void on_gradient(stage_pointer self, const gradient& in) {
   if (has_departed(self)) return;
-  if (!is_repeat(self, engine::edge::gradient, in.key)) {
-    auto& kept = self->state.inbox[in.key];
-    kept.gradient = in.tensor;
-    kept.gradient_made = in.made;
-  }
+  if (!is_repeat(self, engine::edge::gradient, in.key))
+    self->state.inbox[in.key].gradient = arrive(self->state, in.tensor, in.made);
   const auto& [step, microbatch, chunk] = in.key;
   perform_effects(self, self->state.core.gradient_arrived(step, microbatch, chunk));
 }
@@ -253,8 +265,10 @@ void start_threads(stage_pointer self) {
     end_because(here, name, problem);
   };
   if (!state.streams->is_cpu())
-    state.leaving = std::make_unique<engine::work_thread>(state.name + " out", 1,
-                                                          std::function<bool()>(), failed);
+    for (const auto& [thread, what] :
+         {std::pair(&state.leaving, " out"), std::pair(&state.arriving, " in")})
+      *thread = std::make_unique<engine::work_thread>(state.name + what, 1, std::function<bool()>(),
+                                                      failed);
   state.work = std::make_unique<engine::work_thread>(
       state.name, state.threads,
       [modules = modules_of(state), doing = state.doing] {

@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
+#include <utility>
 
 namespace troupe::engine {
 namespace {
@@ -60,6 +61,18 @@ at::Tensor device_streams::take_for_copies(const at::Tensor& tensor,
   return take_on(copy_, tensor, made);
 }
 
+at::Tensor device_streams::copy_here(const at::Tensor& tensor) const {
+  const scope copies(copy_);
+  const auto from = tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
+  return from.to(on_, /*non_blocking=*/true);
+}
+
+uploaded_tensor device_streams::upload(const at::Tensor& tensor) const {
+  const at::NoGradGuard unrecorded;
+  auto copy = copy_here(tensor);
+  return {std::move(copy), mark_copies()};
+}
+
 at::Tensor device_streams::take_on(const std::optional<c10::Stream>& stream,
                                    const at::Tensor& tensor, const ready_event& made) const {
   if (!tensor.defined()) return tensor;
@@ -77,12 +90,7 @@ at::Tensor device_streams::take_on(const std::optional<c10::Stream>& stream,
     block(source->current_stream(), made);
     tensor.record_stream(source->current_stream());
   }
-  at::Tensor moved;
-  {
-    const scope copying(copy_);
-    const auto from = tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
-    moved = from.to(on_, /*non_blocking=*/true);
-  }
+  const auto moved = copy_here(tensor);
   if (stream->id() != copy_->id()) {
     block(*stream, record_on(*copy_));
     moved.record_stream(*stream);

@@ -17,6 +17,12 @@ namespace troupe::engine {
 /// on the CPU. Shared with whoever holds what was made by then, and waited for by any thread.
 using ready_event = std::shared_ptr<const c10::Event>;
 
+/// A tensor on a device, there once `made` is past.
+struct uploaded_tensor {
+  at::Tensor tensor;
+  ready_event made;
+};
+
 /// A device for one stage: a stream that its arithmetic goes to, whichever of the stage's threads
 /// gives it, and one for copies that come from elsewhere. By LibTorch's generic streams and events,
 /// so of any kind of device. On the CPU there are none, and nothing here does anything. The host
@@ -60,7 +66,12 @@ class device_streams {
   /// The same for the copies' stream.
   [[nodiscard]] at::Tensor take_for_copies(const at::Tensor& tensor, const ready_event& made) const;
 
+  /// Begins a copy of a tensor of the host on this device, behind other copies, for `take`. The
+  /// calling thread copies it into pinned memory.
+  [[nodiscard]] uploaded_tensor upload(const at::Tensor& tensor) const;
+
  private:
+  [[nodiscard]] at::Tensor copy_here(const at::Tensor& tensor) const;
   [[nodiscard]] static ready_event mark_of(const std::optional<c10::Stream>& stream);
   static void wait_on(const std::optional<c10::Stream>& stream, const ready_event& earlier);
   [[nodiscard]] at::Tensor take_on(const std::optional<c10::Stream>& stream,

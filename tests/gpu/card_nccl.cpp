@@ -157,6 +157,8 @@ std::string act(const wish& how, engine::collective_port& port, const channels& 
   const auto mine = at::randn({50'000'000}).to(on);
   const auto sum = at::empty_like(mine);
   succeed(wait_for(port, {engine::collective::all_reduce, mine, sum}));
+  parent.from.write_line("summed");
+  static_cast<void>(parent.to.read_line());  // all have
   std::promise<result<void>> over;
   if (port.rank() + 1 < port.ranks())
     port.submit({{engine::collective::all_reduce, mine, sum}},
@@ -210,6 +212,8 @@ int run(const wish& how) {
   for (const auto& each : to) each.to.write_line(invitation);
   std::uint32_t good = 0;
   if (how.lose) {
+    for (const auto& each : to) static_cast<void>(each.from.read_line());
+    for (const auto& each : to) each.to.write_line("go on");
     for (const auto& each : to) static_cast<void>(each.from.read_line());
     int status = 0;
     waitpid(ranks.back(), &status, 0);

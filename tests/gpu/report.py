@@ -22,6 +22,9 @@ START, END = "<!-- gpu:figures -->", "<!-- /gpu:figures -->"
 # What no program measures yet; docs/gpu.md says what each of them is.
 NOT_MEASURED = ["NCCL between GPUs", "UCX with CUDA memory"]
 
+# Of PyTorch's ways, those that the others are divided by.
+BESIDE = ("PyTorch, eager, loss read each step", "PyTorch, eager, deterministic, loss read")
+
 # By kind, the least number of comparisons of a whole report.
 COMPARED = {"optimizer ": 10, "pipeline of ": 4}
 REHEARSED = {"optimizer ": 10, "pipeline of ": 1}
@@ -89,16 +92,18 @@ def exit_code(report: dict) -> int:
 
 
 def speed_lines(speed: dict) -> list[str]:
-    """Steps beside PyTorch's: medians of the runs, and the ratio to PyTorch's that reads the loss
+    """Steps beside PyTorch's: medians of the runs, and the ratios to PyTorch's that reads the loss
     each step, as Troupe does."""
-    lines = ["| trained | how | ms a step | least | of PyTorch's | peak GiB |",
-             "| --- | --- | ---: | ---: | ---: | ---: |"]
-    beside = {row["model"]: row["seconds"] for row in speed["rows"] if "loss read" in row["what"]}
+    lines = ["| trained | how | ms a step | least | of PyTorch's | deterministic | peak GiB |",
+             "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    seconds = {(row["model"], row["what"]): row["seconds"] for row in speed["rows"]}
     for row in speed["rows"]:
-        ratio = f"{row['seconds'] / beside[row['model']]:.3f}" if row["model"] in beside else "-"
+        beside = [seconds.get((row["model"], what)) for what in BESIDE]
+        ratios = " | ".join(f"{row['seconds'] / each:.3f}" if each else "-" for each in beside)
+        peak = f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-"
         lines.append(f"| {row['model']}, batch {row['batch']} | {row['what']} | "
-                     f"{1000 * row['seconds']:.2f} | {1000 * row['least']:.2f} | {ratio} | "
-                     f"{row['peak_bytes'] / 2**30:.2f} |")
+                     f"{1000 * row['seconds']:.2f} | {1000 * row['least']:.2f} | {ratios} | "
+                     f"{peak} |")
     if speed["growth"]:
         lines += ["", f"In {speed['growth']['steps']:,} steps of ResNet-50 (batch 32) LibTorch's "
                   f"allocator reserved {speed['growth']['reserved_growth']:,} bytes more than after "

@@ -11,11 +11,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 EAGER = Path(__file__).with_name("eager.py")
 PATIENCE_S = 120
+ROUNDS = 2
 
 TROUPE = {
     "resnet50": {
@@ -41,6 +43,12 @@ PYTORCH = {
 }
 BATCHES = {"resnet50": 256, "gpt": 16}
 
+# The trainer, whose batches come from the host's memory.
+TRAINER = ["--model", "resnet50", "--data", "synthetic:3x224x224:1000:20000", "--batch-size", "256",
+           "--precision", "bf16", "--memory-format", "channels_last", "--stages", "1", "--steps",
+           "40", "--no-eval", "--no-progress"]
+SETTLED = 10  # steps
+
 
 def run(command: list[str]) -> dict:
     """One program's JSON."""
@@ -52,14 +60,31 @@ def run(command: list[str]) -> dict:
 
 
 def rows_of(programs: Path, device: str, model: str) -> Iterator[dict]:
-    """Each way, one after the other."""
+    """Each way, in turns with the others: a GPU's clock is not the same all the time."""
     batch = ["--batch", str(BATCHES[model])]
     ways = {name: [str(programs / "card_speed"), device, model, *batch, *flags]
             for name, flags in TROUPE[model].items()}
     ways |= {name: [sys.executable, str(EAGER), model, *batch, *flags]
              for name, flags in PYTORCH.items()}
-    for name, command in ways.items():
-        yield row_of(name, run(command))
+    seen = [{name: run(command) for name, command in ways.items()} for _ in range(ROUNDS)]
+    for name in ways:
+        seconds = [each for one in seen for each in one[name]["seconds"]]
+        yield row_of(name, {**seen[0][name], "seconds": seconds})
+
+
+def trainer_row(programs: Path, device: str, place: str) -> dict:
+    """Its steps with the stage in threads or processes, without the first ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "steps.json"
+        done = subprocess.run([str(programs / "resnet_pipeline"), "--device", device, *TRAINER,
+                               "--stages-in", place, "--json", str(log)], timeout=PATIENCE_S,
+                              check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ValueError(f"the trainer: code {done.returncode}: {done.stderr[-400:]}")
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    seconds = [line["seconds"] for line in lines if "step" in line][SETTLED:]
+    return row_of(f"the trainer, its stage in {place}",
+                  {"model": "resnet50", "batch": 256, "seconds": seconds})
 
 
 def row_of(name: str, seen: dict) -> dict:
@@ -91,6 +116,8 @@ def main() -> int:
         for model in BATCHES:
             for row in rows_of(programs, device, model):
                 note(row)
+        for place in ("threads", "processes"):
+            note(trainer_row(programs, device, place))
         many = run([speed, device, "resnet50", "--batch", "32", "--steps", "1000"])
         growth = {"steps": 1000, "reserved_growth": many["reserved_growth"]}
         note(None)

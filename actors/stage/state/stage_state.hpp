@@ -8,6 +8,7 @@
 #include <caf/typed_response_promise.hpp>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,12 +46,19 @@ class shared_memory;
 /// actions.cpp computes with them, step_end.cpp ends training steps.
 namespace troupe::actors {
 
+/// What a neighbour or the feeder has sent.
+struct arrived_tensor {
+  at::Tensor tensor = {};         // [n, ...]
+  engine::ready_event made = {};  // null: it is there
+  // Of what came from the host to a stage on a device, begun by the `arriving` thread.
+  std::shared_future<engine::uploaded_tensor> copy = {};
+};
+
 /// What has arrived for one micro-batch and not been used yet.
 struct microbatch_inbox {
-  at::Tensor input;     // [n, ...]
-  at::Tensor labels;    // [n] i64, or [n, T] i64, last stage
-  at::Tensor gradient;  // [n, ...]
-  engine::ready_event input_made, gradient_made;
+  arrived_tensor input;
+  at::Tensor labels;  // [n] i64, or [n, T] i64, last stage
+  arrived_tensor gradient;
 };
 
 /// A computed output. Once it has left for another process, its tensor and event are the `leaving`
@@ -199,8 +207,9 @@ struct stage_state {
   stage_norm norm;
   // Waits for copies to the host of what goes to other processes; null on the CPU.
   std::unique_ptr<engine::work_thread> leaving;
-  std::unique_ptr<engine::work_thread> adding;  // replicas' gradients; null: there are none
-  std::unique_ptr<engine::work_thread> work;    // last: its tasks use the module
+  std::unique_ptr<engine::work_thread> arriving;  // the same, for copies to the device
+  std::unique_ptr<engine::work_thread> adding;    // replicas' gradients; null: there are none
+  std::unique_ptr<engine::work_thread> work;      // last: its tasks use the module
 };
 
 using stage_pointer = stage_actor::stateful_pointer<stage_state>;

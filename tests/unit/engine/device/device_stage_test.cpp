@@ -2,6 +2,7 @@
 // backward, and no wait for the device.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
@@ -18,6 +19,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -145,6 +147,26 @@ TEST_CASE("What comes from the host or another device is copied behind its event
   CHECK(fake::seen().host_reads.empty());
   CHECK(fake::seen().synchronisations.empty());
   CHECK(fake::seen().event_waits == 1);
+}
+
+TEST_CASE("What is copied to a device ahead is taken behind the copy, and not copied again") {
+  fake::install();
+  fake::reset();
+  const device_streams streams(fake::device(0));
+  const auto given = at::arange(64, at::kFloat);
+  engine::uploaded_tensor copy;
+  std::thread([&] { copy = streams.upload(given); }).join();
+  const auto here = streams.take(copy.tensor, copy.made);
+  CHECK(here.is_same(copy.tensor));
+  at::Tensor next;
+  {
+    const auto on_device = streams.computing();
+    next = here + 1;
+  }
+  CHECK(fake::seen().races.empty());
+  CHECK(fake::seen().synchronisations.empty());
+  CHECK(fake::seen().event_waits == 0);
+  CHECK(at::equal(engine::to_host(next, streams.mark()), given + 1));
 }
 
 TEST_CASE("Gradients on a device are looked through and unscaled with one wait") {
