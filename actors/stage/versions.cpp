@@ -39,13 +39,23 @@ void version_stored(stage_pointer self, const stores_core::addressee& by) {
   std::erase_if(versions.kept,
                 [&](const auto& each) { return versions.stores.is_over(each.first); });
   if (!versions.stores.is_stored()) return;
-  for (const auto& each : std::exchange(versions.waiting, {})) each({});
+  for (const auto& [each, how] : std::exchange(versions.waiting, {})) each({});
+}
+
+/// Who has ordered the version, and would order another keeper, must not wait for that one.
+void tell_of_lost_keeper(stage_pointer self, const error& why) {
+  auto& waiting = self->state.versions.waiting;
+  const auto told = std::ranges::stable_partition(
+      waiting, [](const version_waiter& each) { return each.how == patience::for_another_keeper; });
+  const std::vector<version_waiter> ended(told.begin(), told.end());
+  waiting.erase(told.begin(), told.end());
+  for (const auto& each : ended) each.what(tl::unexpected(why));
 }
 
 void not_stored(stage_pointer self, const stores_core::addressee& by, const error& why) {
   if (!self->state.versions.stores.is_current(by)) return;
   // Its process was lost: the stage waits for another keeper in its place.
-  if (self->state.replay.logs && why.code == errc::peer_lost) return;
+  if (self->state.replay.logs && why.code == errc::peer_lost) return tell_of_lost_keeper(self, why);
   cannot_store(self, why);
 }
 
@@ -221,11 +231,11 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
           [self](const caf::error& why) { cannot_copy(self, from_caf(why)); });
 }
 
-void when_stored(stage_pointer self, std::function<void(const result<void>&)> what) {
+void when_stored(stage_pointer self, std::function<void(const result<void>&)> what, patience how) {
   auto& versions = self->state.versions;
   if (versions.problem) return what(tl::unexpected(*versions.problem));
   if (versions.stores.is_stored()) return what({});
-  versions.waiting.push_back(std::move(what));
+  versions.waiting.push_back({std::move(what), how});
 }
 
 caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice& what) {
@@ -284,15 +294,17 @@ caf::result<acknowledged> on_take_version(stage_pointer self, const take_version
   if (!state.steps.empty()) return within_step;
   auto promise = self->make_response_promise<acknowledged>();
   // The version of the step before may still be on its way to a keeper.
-  when_stored(self, [=](const result<void>& before) mutable {
+  const auto take = [=](const result<void>& before) mutable {
     if (!before) return static_cast<void>(promise.deliver(to_caf(before.error())));
     if (!self->state.steps.empty() || !self->state.versions.stores.is_stored())
       return static_cast<void>(promise.deliver(within_step));
     store_version_of(self, what.step);
-    when_stored(self, [promise](const result<void>& all) mutable {
+    const auto answer = [promise](const result<void>& all) mutable {
       all ? promise.deliver(acknowledged{}) : promise.deliver(to_caf(all.error()));
-    });
-  });
+    };
+    when_stored(self, answer, patience::for_these_keepers);
+  };
+  when_stored(self, take, patience::for_these_keepers);
   return promise;
 }
 

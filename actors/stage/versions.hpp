@@ -16,7 +16,8 @@ namespace troupe::actors {
 void store_version_of(stage_pointer self, std::uint64_t step);
 
 /// Runs `what` once the last version is with all keepers, perhaps now, or with why it cannot be.
-void when_stored(stage_pointer self, std::function<void(const result<void>&)> what);
+void when_stored(stage_pointer self, std::function<void(const result<void>&)> what,
+                 patience how = patience::for_another_keeper);
 
 /// Has the version of a step written once it is there, which may be now.
 [[nodiscard]] caf::result<slice_written> on_write_slice(stage_pointer self,

@@ -114,7 +114,7 @@ double stage_costs::most_held(std::uint32_t stage, const std::vector<double>& ea
 }
 
 stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_range> slices) const {
-  double parameters = 0, copies = 0, waiting = 0, again = 0;
+  double parameters = 0, copies = 0, waiting = 0, ahead = 0, again = 0;
   std::vector<double> each(slices.size()),
       each_there(slices.size());  // of a micro-batch in a chunk
   for (std::uint32_t chunk = 0; chunk < slices.size(); ++chunk) {
@@ -127,14 +127,16 @@ stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_rang
     waiting += (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * credits_;
     again = std::max(again, micro_batch.again);
     each[chunk] = micro_batch.always + edge_bytes(virtual_stage, first);
-    each_there[chunk] = each[chunk] + (virtual_stage == 0 ? input_bytes_ : 0);
+    const double inputs = virtual_stage == 0 ? input_bytes_ : 0;
+    each_there[chunk] = each[chunk] + inputs;
+    ahead += inputs * credits_;
   }
   const double kept = parameters * (1 + optimizer_copies_);  // whatever the step is at
   const bool by_host = bytes_per_s_ > 0;                     // tensors go to other processes
   return {.on_cpu = kept + parameters * gradient_copies_ + copies + most_held(stage, each) + again +
                     waiting,
           .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
-                       again + (by_host ? 0 : waiting),
+                       again + waiting + ahead,
           .beside_device = std::max(parameters, by_host ? waiting : 0)};
 }
 

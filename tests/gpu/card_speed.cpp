@@ -1,6 +1,7 @@
 // card_speed DEVICE MODEL [--stages N] [--micro-batches N] [--batch N] [--steps N] [--trace FILE]
-// [--schedule NAME] [--any-order]: seconds of training steps on one device, with all stages in
-// threads of this process and the batch on the device. MODEL: resnet50 (images of 224 pixels, SGD
+// [--schedule NAME] [--any-order] [--from-host]: seconds of training steps on one device, with all
+// stages in threads of this process and the batch on the device, or in the host's memory as those
+// who read data give it. MODEL: resnet50 (images of 224 pixels, SGD
 // with momentum), gpt (124M parameters, 1,024 tokens, AdamW), both in bf16 autocast, or small (in
 // f32, for a rehearsal); images are in channels_last. Prints one JSON object. eager.py trains the
 // same models.
@@ -54,6 +55,7 @@ struct wish {
   std::int64_t batch = 256;
   int steps = 30;
   bool any_order = false;
+  bool from_host = false;
   std::string trace = {};
   std::string schedule = "zb-h1";
 };
@@ -167,7 +169,9 @@ void train(const wish& how, c10::Device on) {
       optimizers::built_in(), {schedule}));
   auto pipeline =
       get(actors::pipeline::compose(system, stages.handles(), schedule, {.ties = ties}));
-  const engine::batch batch{what.batch.inputs.to(on), what.batch.labels.to(on)};
+  const auto batch = how.from_host
+                         ? engine::batch{what.batch.inputs.contiguous(), what.batch.labels}
+                         : engine::batch{what.batch.inputs.to(on), what.batch.labels.to(on)};
   std::vector<double> seconds;
   double loss = 0;
   long long settled = 0;
@@ -209,6 +213,7 @@ int main(int count, char** words) try {
   app.add_option("--steps", how.steps, "Steps that are timed")->check(CLI::Range(1, 1000000));
   app.add_option("--trace", how.trace, "File for a trace of the first timed step");
   app.add_flag("--any-order", how.any_order, "Operators need not be deterministic");
+  app.add_flag("--from-host", how.from_host, "The batch is in the host's memory");
   app.add_option("--schedule", how.schedule, "Of several stages");
   CLI11_PARSE(app, count, words);
   if (how.device.starts_with("fake:")) tests::fake_device::install();

@@ -23,6 +23,7 @@ TROUPE = {
     "resnet50": {
         "1 stage": [],
         "1 stage, any order of additions": ["--any-order"],
+        "1 stage, the batch from the host": ["--from-host"],
         "1 stage, 4 micro-batches": ["--micro-batches", "4"],
         "2 stages, 2 micro-batches": ["--stages", "2", "--micro-batches", "2"],
         "2 stages, 4 micro-batches": ["--stages", "2", "--micro-batches", "4"],

@@ -55,7 +55,7 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.tied.clear();
   self->state.end.replicas.give_up();
   self->state.norm.give_up(why);
-  for (const auto& each : std::exchange(self->state.versions.waiting, {}))
+  for (const auto& [each, how] : std::exchange(self->state.versions.waiting, {}))
     each(tl::unexpected(why));
   if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))
     slice->answer.deliver(to_caf(why));

@@ -125,6 +125,16 @@ struct wanted_slice {
   caf::typed_response_promise<slice_written> answer;
 };
 
+/// Whether whoever waits for a version to be kept waits for a lost keeper's successor too, or is
+/// told of the loss.
+enum class patience : std::uint8_t { for_another_keeper, for_these_keepers };
+
+/// Somebody who waits for that.
+struct version_waiter {
+  std::function<void(const result<void>&)> what;
+  patience how = patience::for_another_keeper;
+};
+
 /// What the stage was after its last updates, on its way to those who keep it.
 struct version_state {
   std::vector<keeper_actor> keepers;  // empty: nobody does
@@ -138,7 +148,7 @@ struct version_state {
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
   std::optional<std::vector<engine::coming_tensor>> announced = {};  // the optimizer's half, sooner
   // Until all have it, or one cannot.
-  std::vector<std::function<void(const result<void>&)>> waiting = {};
+  std::vector<version_waiter> waiting = {};
   bool copying = false;                            // the version of `step`
   std::shared_ptr<const stage_version> last = {};  // that keepers have, or get
   std::optional<wanted_slice> slice = {};

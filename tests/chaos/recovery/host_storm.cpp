@@ -144,6 +144,7 @@ bool host_striker::act(const fault& what) {
 /// Until a checkpoint has met it.
 bool host_striker::hinder_disk(scene& run, const fault& what, const strike& made) {
   const auto host = some_host(what);
+  if (is_too_late_for_disks(made.told)) return false;
   if (what.how == means::full)
     disks_->fill(host);
   else if (!run.wait_for([&] { return disks_->make_read_only(host); }, host_patience))
@@ -304,10 +305,10 @@ bool host_storm::launch() {
   const auto json = hosts_ / ("told-" + std::to_string(tries_++));
   const auto& arguments = what_.arguments;
   scene run("/usr/bin/nsenter",
-            hosts_.home().entered(
-                with(with({TROUPE_COMMAND, "launch", file, "--"}, arguments),
-                     {"--save", hosts_ / "weights", "--json", json, "--on-fault", "recover",
-                      "--checkpoint-dir", kept_, "--checkpoint-every", "4", "--resume", "auto"})),
+            hosts_.home().entered(with(with({TROUPE_COMMAND, "launch", file, "--"}, arguments),
+                                       {"--save", hosts_ / "weights", "--json", json, "--on-fault",
+                                        "recover", "--checkpoint-dir", kept_, "--checkpoint-every",
+                                        std::to_string(storm_checkpoints), "--resume", "auto"})),
             {}, json);
   const bool may_end = disturb(run);
   const auto ended = run.end(bound_, false);

@@ -118,7 +118,12 @@ struct storm_end {
 /// The file of the optimizer's state that is saved with these weights.
 [[nodiscard]] std::filesystem::path state_of(const std::filesystem::path& weights);
 
-/// The steps of a storm's runs.
-inline constexpr std::uint64_t storm_steps = 48;
+/// The steps of a storm's runs, and how often they write a checkpoint.
+inline constexpr std::uint64_t storm_steps = 48, storm_checkpoints = 4;
+
+/// Whether the checkpoint that a disk takes no more may be the last one, which is compared.
+[[nodiscard]] constexpr bool is_too_late_for_disks(std::uint64_t steps_told) {
+  return steps_told + 2 * storm_checkpoints > storm_steps;
+}
 
 }  // namespace troupe::chaos

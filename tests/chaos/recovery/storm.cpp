@@ -122,8 +122,9 @@ bool storm::launch() {
   scene run(TROUPE_STORMY,
             with(with(what_.arguments, what_.when_disturbed),
                  {"--save", folder_ / "weights", "--json", json, "--on-fault", "recover",
-                  "--checkpoint-dir", places_.kept(), "--checkpoint-every", "4",
-                  "--checkpoint-keep", "2", "--resume", "auto", "--join-timeout", "10"}),
+                  "--checkpoint-dir", places_.kept(), "--checkpoint-every",
+                  std::to_string(storm_checkpoints), "--checkpoint-keep", "2", "--resume", "auto",
+                  "--join-timeout", "10"}),
             std::move(environment), json);
   hit_.clear();
   understudies_end_ = false;

@@ -311,6 +311,7 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
 /// Until a checkpoint has met it.
 std::optional<strike> striker::hinder_disk(const fault& what, strike made, seconds patience) {
   note(made);
+  if (is_too_late_for_disks(made.told)) return std::nullopt;
   auto& disk = places_.outside->disk;
   if (what.how == means::full)
     places_.filled_up->fill();
@@ -366,7 +367,8 @@ std::optional<strike> striker::perform(const fault& what, seconds patience) {
     made.met = moment::checkpoint;
     return hinder_disk(what, std::move(made), patience);
   }
-  if (what.whom != target::trainer && work_of(what.at) != work::none)
+  const bool is_of_a_stage = what.whom != target::trainer && what.whom != target::clock;
+  if (is_of_a_stage && work_of(what.at) != work::none)
     return order(what, std::move(made), patience);
   if (!wait_for_moment(what, made, patience)) return std::nullopt;
   note(made);

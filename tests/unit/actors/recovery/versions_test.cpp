@@ -6,10 +6,12 @@
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/pipeline/local_stages.hpp"
@@ -42,11 +44,24 @@ actors::keeper_actor::behavior_type slow_keeper() {
   };
 }
 
+/// As one whose process was lost.
+actors::keeper_actor::behavior_type lost_keeper() {
+  const auto gone = [] { return actors::to_caf({errc::peer_lost, "its process is gone"}); };
+  return {
+      [gone](const actors::store_version&) -> caf::result<actors::acknowledged> { return gone(); },
+      [gone](const actors::list_versions&) -> caf::result<actors::versions_kept> { return gone(); },
+      [gone](const actors::fetch_version&) -> caf::result<actors::version_piece> { return gone(); },
+  };
+}
+
 /// Two stages, each of which has a keeper of its own and one that both share.
 struct kept_stages {
-  explicit kept_stages(bool shared_is_slow = false)
-      : shared(shared_is_slow ? system.spawn<caf::detached>(slow_keeper)
-                              : actors::spawn_keeper(system)) {
+  enum class keeping : std::uint8_t { right, slow, lost };
+
+  explicit kept_stages(keeping how = keeping::right)
+      : shared(how == keeping::slow   ? system.spawn<caf::detached>(slow_keeper)
+               : how == keeping::lost ? system.spawn(lost_keeper)
+                                      : actors::spawn_keeper(system)) {
     auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
@@ -54,7 +69,8 @@ struct kept_stages {
     for (std::size_t stage = 0; stage < stage_count; ++stage)
       keepers.push_back({as_pointer(actors::spawn_keeper(system)), as_pointer(shared)});
     auto composed =
-        actors::pipeline::compose(system, stages->handles(), "1f1b", {.keepers = keepers});
+        actors::pipeline::compose(system, stages->handles(), "1f1b",
+                                  {.keepers = keepers, .logs_edges = how == keeping::lost});
     REQUIRE(composed);
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
     for (const auto& each : keepers) own.push_back(each.front());
@@ -94,8 +110,17 @@ TEST_CASE("A request to take versions fails at once when one of their keepers is
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
 }
 
+TEST_CASE("Who orders versions is told of a lost keeper, though another might take its place") {
+  kept_stages company(kept_stages::keeping::lost);
+  const auto began = std::chrono::steady_clock::now();
+  const auto taken = company.pipeline->take_versions(0);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().code == errc::peer_lost);
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
+
 TEST_CASE("A version may be taken while that of the step before is on its way to a keeper") {
-  kept_stages company{true};
+  kept_stages company(kept_stages::keeping::slow);
   const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
   REQUIRE(company.pipeline->take_versions(0));
   REQUIRE(company.pipeline->train(batch, 2, 0.1));

@@ -41,7 +41,7 @@ model small_decoder() {
 std::vector<batch> images() {
   std::vector<batch> made;
   for (const std::int64_t n : {3, 2})
-    made.push_back({at::randn({n, 3, 64, 64}), at::randint(0, 10, {n}, at::kLong)});
+    made.push_back({at::randn({n, 3, 32, 32}), at::randint(0, 10, {n}, at::kLong)});
   return made;
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("A residual network's step is the same to the bit, slice by slice") {
                           .seed = sliced_seed};
   std::vector<batch> microbatches;
   for (const std::int64_t n : {3, 2})
-    microbatches.push_back({at::randn({n, 3, 64, 64}), at::randint(0, 10, {n}, at::kLong)});
+    microbatches.push_back({at::randn({n, 3, 32, 32}), at::randint(0, 10, {n}, at::kLong)});
   auto layers = make_whole(of, sliced_seed).value();
   to_memory_format(layers, how.channels_last);
   const auto whole = run_in_one_piece(layers, how, 1, microbatches, scale);

@@ -119,7 +119,10 @@ TEST_CASE("Copies of a weight change no bit of a convolution") {
   CAPTURE(of.in, of.out, of.kernel, of.side, of.how.groups, channels_last, name_of(by));
   const auto weight = weight_of(of, channels_last);
   const auto copies = std::make_shared<weight_copies>();
-  for (const std::int64_t images : {4, 4, 3, 17}) {  // uneven micro-batches
+  // Uneven micro-batches. In bf16 some CPUs take a hundred times as long.
+  const auto counts = by == precision::bf16 ? std::vector<std::int64_t>{2, 2, 1, 5}
+                                            : std::vector<std::int64_t>{4, 4, 3, 17};
+  for (const auto images : counts) {
     const auto input = laid_out(at::randn({images, of.in, of.side, of.side}), channels_last);
     CHECK(same_bits(run(input, weight, of.how, by, copies), run(input, weight, of.how, by, {})));
   }

@@ -258,18 +258,19 @@ TEST_CASE("What a stage has on a device is apart from what its process has besid
   const auto apart = predict(costs, how, 2, {1}).value();
   const auto &first = apart.stages[0].memory, &last = apart.stages[1].memory;
   CHECK(first.on_cpu == (5 * 4 + 1 + 2 * 6 + 3 * 2) * mebi);
-  CHECK(first.on_device == (4 * 4 + 4 + 2 + 2 * 6.5) * mebi);
+  // What waits on its edges is there too, inputs included.
+  CHECK(first.on_device == (4 * 4 + 4 + 2 + 2 * 6.5 + 3 * 2 + 3 * 0.5) * mebi);
   CHECK(first.beside_device == 3 * 2 * mebi);  // what waits on its edge
   CHECK(last.on_cpu == (5 * 4 + 1 + 6 + 2 + 3 * 2) * mebi);
-  CHECK(last.on_device == (4 * 4 + 4 + 2 + 6 + 2) * mebi);
+  CHECK(last.on_device == (4 * 4 + 4 + 2 + 6 + 2 + 3 * 2) * mebi);
   how.credits = 1;
   CHECK(predict(costs, how, 2, {1})->stages[0].memory.beside_device == 4 * mebi);  // its weights
-  how.bytes_per_s = 0;  // in one process tensors wait on the device
+  how.bytes_per_s = 0;
   CHECK(predict(costs, how, 2, {1})->stages[1].memory.on_device ==
         (4 * 4 + 4 + 2 + 6 + 2 + 2) * mebi);
   const auto lines = to_lines(apart, {"a", "b"});
   CHECK_THAT(lines.at(1),
-             ContainsSubstring("memory 39 MiB, or 35 MiB of a GPU and 6 MiB beside it;"));
+             ContainsSubstring("memory 39 MiB, or 42 MiB of a GPU and 6 MiB beside it;"));
 }
 
 TEST_CASE("The cap of stages on devices is of their devices' memory") {
