@@ -10,10 +10,11 @@
 #include <chrono>
 #include <exception>
 #include <future>
-#include <map>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -175,17 +176,14 @@ at::Tensor copy_for_keepers(const at::Tensor& tensor) {
 /// All that a version has of parameters and state. Each parameter is followed by what belongs to
 /// it, so that the files of both grow together.
 std::vector<engine::named_tensor> parts_of_version(const optimizer_state& state) {
-  std::vector<engine::named_tensor> all;
-  for (std::size_t i = 0; i < state.parameters.size(); ++i)
-    all.push_back({state.names[i], state.parameters[i].detach()});
+  std::unordered_map<std::string, std::vector<engine::named_tensor>> kept;  // by parameter
   for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
-    all.push_back({name, tensor});
-  std::map<std::string, std::size_t> places;
-  for (const auto& name : state.names) places.emplace(name, places.size());
-  std::ranges::stable_sort(all, {}, [&](const engine::named_tensor& each) {
-    const auto owner = optimizers::parameter_of(each.name);
-    return places.at(owner.empty() ? each.name : owner);
-  });
+    kept[optimizers::parameter_of(name)].push_back({name, tensor});
+  std::vector<engine::named_tensor> all;
+  for (std::size_t i = 0; i < state.parameters.size(); ++i) {
+    all.push_back({state.names[i], state.parameters[i].detach()});
+    std::ranges::move(kept[state.names[i]], std::back_inserter(all));
+  }
   return all;
 }
 

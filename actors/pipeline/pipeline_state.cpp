@@ -143,8 +143,7 @@ result<std::vector<engine::tensor_form>> pipeline::list_state() {
   if (!scaler_) return forms;
   const auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
-  const auto& [name, tensor] = *scaler;
-  forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  forms.push_back(engine::form_of(*scaler));
   return forms;
 }
 

@@ -198,14 +198,10 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
 arrived_tensor arrive(const stage_state& state, const at::Tensor& tensor,
                       const engine::ready_event& made) {
   if (!state.arriving || !tensor.defined() || !tensor.is_cpu()) return {tensor, made};
-  const auto copy = std::make_shared<std::promise<engine::uploaded_tensor>>();
-  state.arriving->post([copy, tensor, streams = state.streams] {
-    try {
-      copy->set_value(streams->upload(tensor));
-    } catch (...) {
-      copy->set_exception(std::current_exception());  // the action's
-    }
-  });
+  // What it throws is the action's.
+  const auto copy = std::make_shared<std::packaged_task<engine::uploaded_tensor()>>(
+      [tensor, streams = state.streams] { return streams->upload(tensor); });
+  state.arriving->post([copy] { (*copy)(); });
   return {tensor, made, copy->get_future().share()};
 }
 

@@ -100,18 +100,12 @@ void write_version(stage_pointer self, std::vector<engine::coming_tensor> tensor
             [answer = slice->answer](const caf::error& why) mutable { answer.deliver(why); });
 }
 
-std::vector<engine::coming_tensor> all_arrived(const std::vector<named_tensor>& tensors) {
-  std::vector<engine::coming_tensor> out;
-  std::ranges::transform(tensors, std::back_inserter(out), engine::arrived);
-  return out;
-}
-
 /// Has the version that is being copied written, once it is known what it has.
 void write_announced(stage_pointer self) {
   const auto& versions = self->state.versions;
   if (!versions.announced || !versions.buffers || !is_slice_due(self->state, versions.step)) return;
   auto all = *versions.announced;
-  std::ranges::move(all_arrived(*versions.buffers), std::back_inserter(all));
+  std::ranges::move(engine::arrived(*versions.buffers), std::back_inserter(all));
   write_version(self, std::move(all));
 }
 
@@ -254,7 +248,7 @@ caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice&
   versions.slice = wanted_slice{what, promise};
   if (is_under_way(state, what.step)) return promise;
   if (versions.last && versions.last->step == what.step)
-    write_version(self, all_arrived(versions.last->tensors));
+    write_version(self, engine::arrived(versions.last->tensors));
   else if (!versions.copying || versions.step != what.step)
     store_version_of(self, what.step);
   else

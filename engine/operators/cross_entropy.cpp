@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 constexpr std::int64_t ignored = -100;
 
 /// out = exp(logarithms) * factor, in one operator that rounds once: ELU's backward is that where
-/// its input is not above 0.
+/// its input is not above 0. Where it is NaN, `out` is the factor.
 void multiply_exp(at::Tensor& out, const at::Tensor& logarithms, const at::Tensor& factor) {
   at::elu_backward_out(out, factor, /*alpha=*/1, /*scale=*/1, /*input_scale=*/1,
                        /*is_result=*/false, logarithms);
@@ -49,6 +49,7 @@ struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entrop
     auto gradient = at::empty_like(logarithms, logarithms.options().dtype(type));
     multiply_exp(gradient, logarithms, factor.unsqueeze(1));
     const auto rows = at::arange(columns.size(0), columns.options());
+    // In a row of NaN these stay NaN, which tells that the gradient is not finite.
     const auto at_labels = (at::expm1(of_labels) * factor).to(type);
     gradient.view({-1}).index_put_({rows * gradient.size(1) + columns}, at_labels);
     return {gradient, at::Tensor()};

@@ -1,13 +1,10 @@
 #include "engine/slices/summed_file.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <future>
-#include <ranges>
-#include <system_error>
 #include <utility>
-#include <vector>
 
+#include "engine/base/begin_work.hpp"
 #include "engine/checksums/file_digest.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors.hpp"
@@ -45,15 +42,6 @@ tensor_stream summed(const tensor_stream& from, std::map<std::string, running_di
           }};
 }
 
-/// In a thread of its own, or in that of whoever waits for it where the system gives no more.
-std::future<result<file_sums>> begin(const std::function<result<file_sums>()>& save) {
-  try {
-    return std::async(std::launch::async, save);
-  } catch (const std::system_error&) {
-    return std::async(std::launch::deferred, save);
-  }
-}
-
 }  // namespace
 
 result<file_sums> save_summed(const std::filesystem::path& file, const tensor_stream& tensors) {
@@ -81,20 +69,18 @@ result<void> add_summed(std::map<std::string, file_sums>& files,
 
 result<std::map<std::string, file_sums>> save_all_summed(
     const std::filesystem::path& folder, const std::map<std::string, tensor_stream>& files) {
-  using saved = std::pair<const std::string*, std::future<result<file_sums>>>;
-  std::vector<saved> under_way;
+  std::map<std::string, std::future<result<file_sums>>> under_way;
   for (const auto& [name, tensors] : files) {
     if (tensors.forms.empty()) continue;
-    const auto save = [&folder, &name, &tensors] { return save_summed(folder / name, tensors); };
-    const bool is_last = &name == &files.rbegin()->first;
-    under_way.emplace_back(&name, is_last ? std::async(std::launch::deferred, save) : begin(save));
+    under_way.emplace(name, begin_work([&folder, &name, &tensors] {
+                        return save_summed(folder / name, tensors);
+                      }));
   }
-  for (auto& each : under_way | std::views::reverse) each.second.wait();
   std::map<std::string, file_sums> made;
   for (auto& [name, done] : under_way) {
     auto sums = done.get();
     if (!sums) return tl::unexpected(sums.error());
-    made.emplace(*name, std::move(*sums));
+    made.emplace(name, std::move(*sums));
   }
   return made;
 }

@@ -37,7 +37,7 @@ struct file_sums {
 
 /// The same of several files by their names, side by side: each is summed up and synced by a thread
 /// of its own, with the caller's priority. The streams are used by different threads at once.
-/// Errors: of the first by name; the others are written nevertheless.
+/// Errors: of the first by name; others may be written nevertheless.
 [[nodiscard]] result<std::map<std::string, file_sums>> save_all_summed(
     const std::filesystem::path& folder, const std::map<std::string, tensor_stream>& files);
 

@@ -202,10 +202,14 @@ tensor_form form_of(const named_tensor& of) {
   return {of.name, of.tensor.scalar_type(), of.tensor.sizes().vec()};
 }
 
-coming_tensor arrived(const named_tensor& what) {
-  std::promise<at::Tensor> now;
-  now.set_value(what.tensor);
-  return {form_of(what), now.get_future().share()};
+std::vector<coming_tensor> arrived(const std::vector<named_tensor>& tensors) {
+  std::vector<coming_tensor> all;
+  for (const auto& each : tensors) {
+    std::promise<at::Tensor> now;
+    now.set_value(each.tensor);
+    all.push_back({form_of(each), now.get_future().share()});
+  }
+  return all;
 }
 
 tensor_stream stream_of(std::vector<coming_tensor> tensors) {
@@ -219,15 +223,8 @@ tensor_stream stream_of(std::vector<coming_tensor> tensors) {
   return made;
 }
 
-tensor_stream stream_of(std::vector<named_tensor> tensors) {
-  tensor_stream made;
-  for (const auto& each : tensors) made.forms.push_back(form_of(each));
-  made.send = [held = std::move(tensors)](const tensor_stream::taker& take) -> result<void> {
-    for (const auto& [name, tensor] : held)
-      if (auto taken = take(name, 0, tensor); !taken) return taken;
-    return {};
-  };
-  return made;
+tensor_stream stream_of(const std::vector<named_tensor>& tensors) {
+  return stream_of(arrived(tensors));
 }
 
 }  // namespace troupe::engine

@@ -42,12 +42,12 @@ struct coming_tensor {
 };
 
 /// What is there already.
-[[nodiscard]] coming_tensor arrived(const named_tensor& what);
+[[nodiscard]] std::vector<coming_tensor> arrived(const std::vector<named_tensor>& tensors);
 
 /// Waits for one after another. `send` throws what a future throws.
 [[nodiscard]] tensor_stream stream_of(std::vector<coming_tensor> tensors);
 
 /// Of tensors that are in memory anyway, each of any dense layout and none undefined.
-[[nodiscard]] tensor_stream stream_of(std::vector<named_tensor> tensors);
+[[nodiscard]] tensor_stream stream_of(const std::vector<named_tensor>& tensors);
 
 }  // namespace troupe::engine

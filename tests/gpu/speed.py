@@ -1,8 +1,8 @@
-"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, one run after the other.
+"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, in turns, and the trainer's.
 
 speed.py BIN DEVICE OUT.json [--rehearse]
 
-BIN has card_speed. With --rehearse, two small runs on the device of tests, and none of PyTorch's.
+BIN has card_speed and resnet_pipeline. With --rehearse, two small runs on the device of tests, and none of PyTorch's.
 """
 
 from __future__ import annotations

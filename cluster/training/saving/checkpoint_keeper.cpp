@@ -1,12 +1,12 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 
 #include <charconv>
-#include <system_error>
 #include <utility>
 
 #include "actors/futures/combine.hpp"
 #include "cluster/recovery/checkpoint_write_core.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
+#include "engine/base/begin_work.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
@@ -409,13 +409,8 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
                                  parts.disks != nullptr ? std::optional(*parts.disks)
                                                         : std::nullopt}] { return finished(of); };
   if (record_.may_complete()) told.set({});
-  std::future<result<void>> done;
-  try {
-    done = std::async(std::launch::async, finish);
-  } catch (const std::system_error&) {  // no thread is left: then the steps wait
-    done = std::async(std::launch::deferred, finish);
-  }
-  under_way_.emplace(under_way{*slices, std::move(done), std::move(told)});
+  // Where no thread is left the steps wait.
+  under_way_.emplace(under_way{*slices, engine::begin_work(finish), std::move(told)});
 }
 
 result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,

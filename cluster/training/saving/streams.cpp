@@ -9,8 +9,8 @@ namespace troupe::cluster {
 
 engine::tensor_stream weights_of(actors::pipeline& stages, const engine::model& described) {
   engine::tensor_stream made;
-  for (const auto& [name, tensor] : engine::collect_weights(described))
-    made.forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  for (const auto& each : engine::collect_weights(described))
+    made.forms.push_back(engine::form_of(each));
   made.send = [&stages](const engine::tensor_stream::taker& take) -> result<void> {
     actors::row_major_runs runs;
     for (std::uint32_t at = 0; at < stages.layout().virtual_stages(); ++at) {

@@ -160,7 +160,8 @@ bool host_striker::hinder_disk(scene& run, const fault& what, const strike& made
   return is_said;
 }
 
-/// For some steps. Both queues are of a bucket of tokens, since no other kind is everywhere.
+/// For some steps. Both queues are token bucket filters: not every kernel has others that delay or
+/// drop.
 bool host_striker::hinder_network(scene& run, const fault& what, const strike& made) {
   constexpr std::uint64_t steps = 3;
   const auto& host = hosts_.at(some_host(what));

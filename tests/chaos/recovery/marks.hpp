@@ -1,9 +1,31 @@
 #pragma once
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 
 namespace troupe::chaos {
+
+/// A file that holds such a thing, mapped for as long as the process lives, or until it is
+/// unmapped. `more`: O_CREAT: it is made where it is not there. Null: it is not there, or not
+/// whole.
+template <class Thing>
+Thing* map_shared(const char* file, int more = 0) {
+  const int open = ::open(file, O_RDWR | O_CLOEXEC | more, 0600);
+  if (open < 0) return nullptr;
+  struct stat about {};
+  const bool is_whole = ((more & O_CREAT) == 0 || ::ftruncate(open, sizeof(Thing)) == 0) &&
+                        ::fstat(open, &about) == 0 && about.st_size >= off_t{sizeof(Thing)};
+  void* const at = is_whole
+                       ? ::mmap(nullptr, sizeof(Thing), PROT_READ | PROT_WRITE, MAP_SHARED, open, 0)
+                       : MAP_FAILED;
+  ::close(open);
+  return at == MAP_FAILED ? nullptr : static_cast<Thing*>(at);
+}
 
 /// The variable that names the folder of all processes' marks, a file each by the process's name.
 inline constexpr const char* marks_folder = "TROUPE_MARKS";

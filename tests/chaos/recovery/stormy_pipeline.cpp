@@ -41,13 +41,8 @@ void map_marks(const std::string& process) {
   const char* const folder = std::getenv(chaos::marks_folder);
   if (folder == nullptr) return;
   const auto file = std::filesystem::path(folder) / process;
-  const int open = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (open < 0 || ::ftruncate(open, sizeof(chaos::marks)) != 0) std::abort();
-  void* const at =
-      ::mmap(nullptr, sizeof(chaos::marks), PROT_READ | PROT_WRITE, MAP_SHARED, open, 0);
-  ::close(open);
-  if (at == MAP_FAILED) std::abort();
-  own_marks = static_cast<chaos::marks*>(at);
+  own_marks = chaos::map_shared<chaos::marks>(file.c_str(), O_CREAT);
+  if (own_marks == nullptr) std::abort();
 }
 
 [[noreturn]] void gorge() {

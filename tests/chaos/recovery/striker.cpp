@@ -100,14 +100,9 @@ bool memory_group::work() {
 }
 
 std::shared_ptr<weather> make_weather(const fs::path& file) {
-  const int open = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  const bool is_whole = open >= 0 && ::ftruncate(open, sizeof(weather)) == 0;
-  void* const at =
-      is_whole ? ::mmap(nullptr, sizeof(weather), PROT_READ | PROT_WRITE, MAP_SHARED, open, 0)
-               : MAP_FAILED;
-  if (open >= 0) ::close(open);
-  if (at == MAP_FAILED) throw std::runtime_error("no weather can be made");
-  return {static_cast<weather*>(at), [](weather* old) { ::munmap(old, sizeof(weather)); }};
+  auto* const made = map_shared<weather>(file.c_str(), O_CREAT);
+  if (made == nullptr) throw std::runtime_error("no weather can be made");
+  return {made, [](weather* old) { ::munmap(old, sizeof(weather)); }};
 }
 
 memory_group::memory_group() : folder_(groups / ("troupe-" + std::to_string(::getpid()))) {
@@ -156,18 +151,10 @@ void small_disk::make_room() const {
 marks* striker::marks_of(const std::string& process) {
   for (const auto& [name, at] : mapped_)
     if (name == process) return at.get();
-  const int open = ::open((places_.marks / process).c_str(), O_RDWR | O_CLOEXEC);
-  if (open < 0) return nullptr;
-  struct stat about {};
-  const bool is_whole = ::fstat(open, &about) == 0 && about.st_size >= off_t{sizeof(marks)};
-  void* const at = is_whole
-                       ? ::mmap(nullptr, sizeof(marks), PROT_READ | PROT_WRITE, MAP_SHARED, open, 0)
-                       : MAP_FAILED;
-  ::close(open);
-  if (at == MAP_FAILED) return nullptr;
-  mapped_.emplace_back(process, std::shared_ptr<marks>(static_cast<marks*>(at), [](marks* old) {
-                         ::munmap(old, sizeof(marks));
-                       }));
+  auto* const at = map_shared<marks>((places_.marks / process).c_str());
+  if (at == nullptr) return nullptr;
+  mapped_.emplace_back(
+      process, std::shared_ptr<marks>(at, [](marks* old) { ::munmap(old, sizeof(marks)); }));
   return mapped_.back().second.get();
 }
 

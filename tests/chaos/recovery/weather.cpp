@@ -1,8 +1,6 @@
 // What a process of stormy_pipeline gets from the system when it writes checkpoints and asks for
 // the time of day, as its run's weather says (marks.hpp).
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "tests/chaos/recovery/marks.hpp"
@@ -23,11 +22,7 @@ using troupe::chaos::weather;
 
 const weather* map_weather() {
   const char* const file = std::getenv(troupe::chaos::weather_file);
-  const int open = file == nullptr ? -1 : ::open(file, O_RDONLY | O_CLOEXEC);
-  if (open < 0) return nullptr;
-  void* const at = ::mmap(nullptr, sizeof(weather), PROT_READ, MAP_SHARED, open, 0);
-  ::close(open);
-  return at == MAP_FAILED ? nullptr : static_cast<const weather*>(at);
+  return file == nullptr ? nullptr : troupe::chaos::map_shared<weather>(file);
 }
 
 const weather* outside() {

@@ -357,10 +357,13 @@ TEST_CASE("a file is written while its tensors are made, and not at all where on
   const scratch_folder folder;
   const named_tensor first{"first", at::ones({300'000})}, second{"second", at::arange(5)};
   std::promise<at::Tensor> later, never;
-  const auto form = engine::form_of(second);
+  const auto begun_with_first = [&](const std::shared_future<at::Tensor>& coming) {
+    auto all = engine::arrived({first});
+    all.push_back({engine::form_of(second), coming});
+    return engine::stream_of(std::move(all));
+  };
   auto writing = std::async(std::launch::async, [&, coming = later.get_future().share()] {
-    return engine::save_summed(folder / "slowly",
-                               engine::stream_of({engine::arrived(first), {form, coming}}));
+    return engine::save_summed(folder / "slowly", begun_with_first(coming));
   });
   CHECK(writing.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
   later.set_value(second.tensor);
@@ -371,8 +374,7 @@ TEST_CASE("a file is written while its tensors are made, and not at all where on
             .value());
   const auto coming = never.get_future().share();
   never.set_exception(std::make_exception_ptr(std::runtime_error("no memory for a copy")));
-  const auto refused = engine::save_summed(
-      folder / "refused", engine::stream_of({engine::arrived(first), {form, coming}}));
+  const auto refused = engine::save_summed(folder / "refused", begun_with_first(coming));
   REQUIRE_FALSE(refused);
   CHECK_THAT(refused.error().text, ContainsSubstring("no memory for a copy"));
   CHECK_FALSE(fs::exists(folder / "refused"));

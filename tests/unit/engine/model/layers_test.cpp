@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/generate.hpp"
@@ -437,4 +438,10 @@ TEST_CASE(
   CHECK(gradient.scalar_type() == at::kBFloat16);
   CHECK(at::allclose(gradient.to(at::kFloat), expected_gradient, 1.0 / 128, 1e-7));
   CHECK(gradient[2].abs().max().item<float>() == 0);
+  for (const std::int64_t row : {0, 2}) {  // one that counts, and one that does not
+    const auto broken = scores.clone();
+    broken[row][5] = std::numeric_limits<float>::quiet_NaN();
+    const auto none = gradient_of(broken, troupe::engine::mean_cross_entropy).second;
+    CHECK_FALSE(at::isfinite(none).all().item<bool>());
+  }
 }

@@ -119,7 +119,7 @@ TEST_CASE("Copies of a weight change no bit of a convolution") {
   CAPTURE(of.in, of.out, of.kernel, of.side, of.how.groups, channels_last, name_of(by));
   const auto weight = weight_of(of, channels_last);
   const auto copies = std::make_shared<weight_copies>();
-  // Uneven micro-batches. In bf16 some CPUs take a hundred times as long.
+  // Uneven micro-batches; fewer images in bf16, which CPUs without such instructions emulate.
   const auto counts = by == precision::bf16 ? std::vector<std::int64_t>{2, 2, 1, 5}
                                             : std::vector<std::int64_t>{4, 4, 3, 17};
   for (const auto images : counts) {
