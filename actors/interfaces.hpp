@@ -80,7 +80,7 @@ using stage_actor = caf::typed_actor<
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own optimizer and the own work thread.
-    caf::reacts_to<struct state_announced>, caf::reacts_to<struct buffers_copied>>;
+    caf::reacts_to<struct state_shown>, caf::reacts_to<struct buffers_copied>>;
 
 /// Keeps the last versions of stages, some of other nodes, for a run that goes on from them. Lives
 /// on any node.

@@ -25,7 +25,7 @@ struct shut_down {
   static void fields(auto& self, auto& f) { f(self.failure); }
 };
 
-/// Has a node's host try to connect to where other nodes listen.
+/// Has a node's host try to connect to where other nodes listen, and to send much there.
 struct reach_nodes {
   static constexpr auto declared = travels("reach_nodes");
 
@@ -39,9 +39,12 @@ struct reach_nodes {
 struct unreached {
   std::uint32_t which = 0;  // of the addresses
   bool is_silent = false;   // there was no answer; else the system said why
+  bool swallows = false;    // there was a connection, but nothing large came through
   std::string why;
 
-  static void fields(auto& self, auto& f) { f(self.which, self.is_silent, self.why); }
+  static void fields(auto& self, auto& f) {
+    f(self.which, self.is_silent, self.swallows, self.why);
+  }
 };
 
 /// All but these were reached.

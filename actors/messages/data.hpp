@@ -87,7 +87,9 @@ struct data_connected {
 struct describe_data {
   static constexpr auto declared = travels("describe_data");
 
-  static void fields(auto&, auto&) {}
+  bool digested = false;  // with the digest, which may take as long as opening the data
+
+  static void fields(auto& self, auto& f) { f(self.digested); }
 };
 
 /// What an engine::dataset says of itself.
@@ -98,11 +100,13 @@ struct data_described {
   std::int64_t classes = 0;
   std::vector<std::int64_t> sample_shape;  // [C, H, W], or [T]
   std::int64_t labels_per_sample = 1;
-  std::uint64_t skipped = 0;  // unreadable samples so far
+  std::uint64_t skipped = 0;                                // unreadable samples so far
+  std::vector<std::int64_t> left_out_train, left_out_test;  // which those are
+  std::string digest;                                       // where it was asked for
 
   static void fields(auto& self, auto& f) {
     f(self.train_size, self.test_size, self.classes, self.sample_shape, self.labels_per_sample,
-      self.skipped);
+      self.skipped, self.left_out_train, self.left_out_test, self.digest);
   }
 };
 

@@ -66,8 +66,9 @@ struct stage_built {
   static constexpr auto declared = travels("stage_built");
 
   caf::strong_actor_ptr stage;  // a stage_actor
+  std::string processor = {};   // see engine::processor_of_arithmetic; empty: a GPU's stage
 
-  static void fields(auto& self, auto& f) { f(self.stage); }
+  static void fields(auto& self, auto& f) { f(self.stage, self.processor); }
 };
 
 /// Where a slice of the model lives: a stage_actor, null beyond the model's ends, and its chunk.
@@ -98,6 +99,7 @@ struct replica_group {
   bool shares_state = false;
   engine::replica_sum_way sums = engine::replica_sum_way::links;
   std::string invitation = {};  // of collective_maker; empty: they sum over links
+  engine::socket_reach sockets = engine::socket_reach::loopback;  // that it may use
   // Batch norm normalizes the micro-batches of one index in all logical replicas together.
   bool synced_norm = false;
 
@@ -109,7 +111,7 @@ struct replica_group {
 
   static void fields(auto& self, auto& f) {
     f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation,
-      self.synced_norm);
+      self.sockets, self.synced_norm);
   }
 };
 
@@ -128,17 +130,19 @@ struct sum_offered {
 
   static void fields(auto& self, auto& f) {
     f(self.offer.stage, self.offer.library, self.offer.why_not, self.offer.device,
-      self.offer.machine);
+      self.offer.machine, self.offer.network, self.offer.sockets);
   }
 };
 
-/// Asks a stage for an invitation of so many replicas to a group of their devices.
+/// Asks a stage for an invitation of so many replicas to a group of their devices, by sockets that
+/// may use so much of the network.
 struct invite_replicas {
   static constexpr auto declared = travels("invite_replicas");
 
   std::uint32_t ranks = 0;
+  engine::socket_reach sockets = engine::socket_reach::loopback;
 
-  static void fields(auto& self, auto& f) { f(self.ranks); }
+  static void fields(auto& self, auto& f) { f(self.ranks, self.sockets); }
 };
 
 struct replicas_invited {

@@ -7,7 +7,7 @@
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/base/named_tensor.hpp"
-#include "engine/state/tensor_stream.hpp"
+#include "engine/slices/snapshot.hpp"
 #include "engine/step/step_key.hpp"
 
 /// Versions of stages: what a stage was after an update, kept in other places than the stage, so
@@ -134,24 +134,25 @@ struct forget_fed {
   std::vector<engine::step_key> evaluations = {};
 };
 
-/// Copies of a stage's parameters and their optimizer's state, under the names of
-/// optimizers/training/saved_state.hpp. From a stage to its optimizer, never between nodes.
+/// Shows a stage's parameters and their optimizer's state, under the names of
+/// optimizers/training/saved_state.hpp, and copies them if keepers are to have them too. From a
+/// stage to its optimizer, never between nodes.
 struct copy_state {
   static constexpr auto declared = stays_here;
 
   std::uint64_t step = 0;
-  bool lendable = true;  // for keepers in other processes of this machine
+  bool for_keepers = true;  // in other processes of this machine, which borrow the copies
 };
 
-/// What an optimizer begins to copy for its stage: whoever writes it need not wait for the last
-/// copy. Never between nodes.
-struct state_announced {
+/// What an optimizer has, before it copies any of it, for whoever writes it. Never between nodes.
+struct state_shown {
   static constexpr auto declared = stays_here;
 
   std::uint64_t step = 0;
-  std::vector<engine::coming_tensor> tensors = {};
+  engine::shown_tensors tensors = {};
 };
 
+/// Nothing, but for keepers.
 struct state_copied {
   static constexpr auto declared = stays_here;
 
@@ -170,7 +171,7 @@ struct buffers_copied {
 using recovery_messages =
     message_list<open_keeper, keeper_opened, drop_stages, store_version, list_versions,
                  versions_kept, fetch_version, version_piece, take_version, adopt_version,
-                 replace_neighbour, resume_edges, forget_fed, copy_state, state_announced,
-                 state_copied, buffers_copied>;
+                 replace_neighbour, resume_edges, forget_fed, copy_state, state_shown, state_copied,
+                 buffers_copied>;
 
 }  // namespace troupe::actors

@@ -9,8 +9,8 @@
 #include "actors/messages/declaration.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/piece.hpp"
+#include "engine/slices/snapshot.hpp"
 #include "engine/slices/summed_file.hpp"
-#include "engine/state/tensor_stream.hpp"
 
 /// A stage's files of a checkpoint, which its own process writes.
 namespace troupe::actors {
@@ -63,13 +63,13 @@ struct slice_piece : carried_piece {
   static constexpr auto declared = travels("slice_piece");
 };
 
-/// The slice as it is to be written: from a stage to its writer, never between nodes. The tensors,
-/// which may still be on their way, are written no more.
+/// The slice as it is to be written: from a stage to its writer, never between nodes. Each tensor
+/// is read once.
 struct store_slice {
   static constexpr auto declared = stays_here;
 
   write_slice what = {};
-  std::vector<engine::coming_tensor> tensors = {};
+  engine::shown_tensors tensors = {};
 };
 
 /// Has a node keep slices of checkpoints in a folder of its host's own disk, and copies of another

@@ -9,7 +9,6 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
 #include <exception>
-#include <future>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -53,6 +52,7 @@ struct optimizer_state {
   tensor_assembly loading;  ///< A state that is on its way.
   optimizers::named_tensors loaded;
   std::optional<std::set<std::string>> own;  ///< Parameters whose state is kept; nullopt: all.
+  engine::unread_snapshots shown;
 };
 
 using optimizer_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
@@ -82,6 +82,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) {
     return fail(errc::stale, "the update of step " + std::to_string(order.step) +
                                  " after that of step " + std::to_string(state.last_step));
   state.last_step = order.step;
+  state.shown.make_own(optimizers::copy_past_caches);
   const auto gradients =
       order.scale < 1 ? optimizers::scaled(order.gradients, order.scale) : order.gradients;
   auto stepped = optimizers::step_groups(state.optimizer, state.groups, state.parameters, gradients,
@@ -135,10 +136,11 @@ caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from
   return acknowledged{};
 }
 
-result<void> replace(const optimizer_state& state, const replace_parameters& by) {
+result<void> replace(optimizer_state& state, const replace_parameters& by) {
   if (by.values.size() != state.parameters.size())
     return fail(errc::bad_frame, std::to_string(by.values.size()) + " values for " +
                                      std::to_string(state.parameters.size()) + " parameters");
+  state.shown.make_own(optimizers::copy_past_caches);
   for (std::size_t i = 0; i < by.values.size(); ++i) {
     if (!by.values[i]) continue;
     if (by.values[i]->sizes() != state.parameters[i].sizes())
@@ -169,10 +171,6 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   return kept_state{std::move(*piece)};
 }
 
-at::Tensor copy_for_keepers(const at::Tensor& tensor) {
-  return tensor.is_cpu() ? optimizers::copy_past_caches(tensor) : engine::to_host(tensor);
-}
-
 /// All that a version has of parameters and state. Each parameter is followed by what belongs to
 /// it, so that the files of both grow together.
 std::vector<engine::named_tensor> parts_of_version(const optimizer_state& state) {
@@ -187,35 +185,30 @@ std::vector<engine::named_tensor> parts_of_version(const optimizer_state& state)
   return all;
 }
 
-/// Copies, each given to its promise.
-std::vector<engine::named_tensor> copies_of(const std::vector<engine::named_tensor>& all,
-                                            std::vector<std::promise<at::Tensor>>& promises) {
-  std::vector<engine::named_tensor> copies;
-  try {
-    for (const auto& [name, tensor] : all) {
-      copies.push_back({name, copy_for_keepers(tensor)});
-      promises[copies.size() - 1].set_value(copies.back().tensor);
-    }
-  } catch (...) {
-    for (auto i = copies.size(); i < all.size(); ++i)
-      promises[i].set_exception(std::current_exception());
-    throw;
-  }
-  return copies;
-}
-
 caf::result<state_copied> on_copy(optimizer_pointer self, const copy_state& how) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
   const auto on_device = state.streams->computing();
-  const lendable_tensors lendable(how.lendable ? state.memory : nullptr);
-  const auto all = parts_of_version(state);
-  std::vector<std::promise<at::Tensor>> promises(all.size());
-  state_announced announced{.step = how.step};
-  for (std::size_t i = 0; i < all.size(); ++i)
-    announced.tensors.push_back({engine::form_of(all[i]), promises[i].get_future().share()});
-  caf::anon_send(caf::actor_cast<stage_actor>(self->current_sender()), std::move(announced));
-  return state_copied{copies_of(all, promises)};
+  const lendable_tensors lendable(how.for_keepers ? state.memory : nullptr);
+  state_shown shown{.step = how.step};
+  state_copied copied;
+  const auto parts = parts_of_version(state);
+  for (const auto& [name, tensor] : parts) {
+    using enum engine::snapshot::elements;
+    copied.tensors.push_back({name, engine::to_host(tensor)});
+    shown.tensors.push_back(std::make_shared<engine::snapshot>(
+        copied.tensors.back(), tensor.is_cpu() ? may_change : stay));
+  }
+  state.shown.add(shown.tensors);
+  caf::anon_send(caf::actor_cast<stage_actor>(self->current_sender()), shown);
+  if (!how.for_keepers) return state_copied{};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].tensor.is_cpu()) continue;
+    auto& copy = copied.tensors[i].tensor;
+    copy = optimizers::copy_past_caches(parts[i].tensor);
+    shown.tensors[i]->make_own([&](const at::Tensor&) { return copy; });
+  }
+  return copied;
 }
 
 optimizer_actor::behavior_type optimizer_behavior(

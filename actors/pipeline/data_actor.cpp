@@ -65,13 +65,20 @@ result<data_connected> connect(data_pointer self, const connect_data& order) {
   return data_connected{caf::actor_cast<caf::strong_actor_ptr>(feeder)};
 }
 
-data_described describe(const engine::dataset& source) {
-  return {.train_size = source.size(engine::split::train),
-          .test_size = source.size(engine::split::test),
-          .classes = source.classes(),
-          .sample_shape = source.sample_shape(),
-          .labels_per_sample = source.labels_per_sample(),
-          .skipped = source.skipped()};
+result<data_described> describe(const engine::dataset& source, bool digested) {
+  auto digest = digested ? source.digest() : result<std::string>(std::string());
+  if (!digest) return tl::unexpected(digest.error());
+  auto left_out = source.left_out();
+  if (!left_out) return tl::unexpected(left_out.error());
+  return data_described{.train_size = source.size(engine::split::train),
+                        .test_size = source.size(engine::split::test),
+                        .classes = source.classes(),
+                        .sample_shape = source.sample_shape(),
+                        .labels_per_sample = source.labels_per_sample(),
+                        .skipped = source.skipped(),
+                        .left_out_train = std::move(left_out->train),
+                        .left_out_test = std::move(left_out->test),
+                        .digest = std::move(*digest)};
 }
 
 template <class Answer>
@@ -89,7 +96,9 @@ data_actor::behavior_type data_behavior(data_pointer self,
   return {
       [self](const connect_data& order) { return answer(connect(self, order)); },
       [self](const deliver_batch& order) { return answer(deliver(self->state, order)); },
-      [self](const describe_data&) { return describe(*self->state.source); },
+      [self](const describe_data& order) {
+        return answer(describe(*self->state.source, order.digested));
+      },
       [self](const read_samples& order) {
         return answer(read(self->state, order.test, order.indices).map([](const auto& batch) {
           return samples_read{batch.inputs, batch.labels};

@@ -47,4 +47,19 @@ std::uint64_t distant_data::skipped() const {
   return what ? what->skipped : what_.skipped;
 }
 
+result<engine::left_out_samples> distant_data::left_out() const {
+  auto what =
+      ask_.request<data_described>(reader_, describe_data{}, usual_deadlines.transfer).get();
+  if (!what) return tl::unexpected(what.error());
+  return engine::left_out_samples{std::move(what->left_out_train), std::move(what->left_out_test)};
+}
+
+result<std::string> distant_data::digest() const {
+  auto what =
+      ask_.request<data_described>(reader_, describe_data{.digested = true}, usual_deadlines.build)
+          .get();
+  if (!what) return tl::unexpected(what.error());
+  return std::move(what->digest);
+}
+
 }  // namespace troupe::actors

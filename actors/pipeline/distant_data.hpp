@@ -35,6 +35,9 @@ class distant_data final : public engine::dataset {
                                            std::span<const std::int64_t> indices) const override;
   /// Asks the node; where it does not answer any more, what it said last.
   [[nodiscard]] std::uint64_t skipped() const override;
+  /// These ask the node too. Errors: peer_lost, timed_out.
+  [[nodiscard]] result<engine::left_out_samples> left_out() const override;
+  [[nodiscard]] result<std::string> digest() const override;
 
  private:
   distant_data(caf::actor_system& system, node_names names) : ask_(system, std::move(names)) {}

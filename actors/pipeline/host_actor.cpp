@@ -26,6 +26,7 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/saving/slice_store.hpp"
+#include "engine/base/processor.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/collective/shares.hpp"
@@ -150,11 +151,13 @@ build_stage with_device(const build_stage& given) {
   return order;
 }
 
-caf::result<stage_built> on_build(host_pointer self, const build_stage& order) {
+caf::result<stage_built> on_build(host_pointer self, const build_stage& given) {
+  const auto order = with_device(given);
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
   self->state.stages.push_back(*stage);
-  return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
+  return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage),
+                     order.device == "cpu" ? engine::processor_of_arithmetic() : ""};
 }
 
 caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
@@ -197,12 +200,16 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
 }
 
 nodes_reached reach(const reach_nodes& order) {
+  using kind = messages::door::obstacle::kind;
   const auto found =
       messages::door::reach(order.addresses, std::chrono::milliseconds(order.patience_ms));
   nodes_reached out;
   for (std::uint32_t i = 0; i < found.size(); ++i)
-    if (!found[i])
-      out.but.push_back({i, found[i].error().code == errc::timed_out, found[i].error().text});
+    if (const auto& obstacle = found[i])
+      out.but.push_back({.which = i,
+                         .is_silent = obstacle->what == kind::silence,
+                         .swallows = obstacle->what == kind::swallowing,
+                         .why = obstacle->why});
   return out;
 }
 
@@ -281,6 +288,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
                                      .threads = order.threads,
                                      .rules = order.rules,
                                      .progress = parts.progress,
+                                     .collectives = parts.collectives,
                                      .begun = parts.begun,
                                      .memory = parts.memory},
                                     parts.optimizers);

@@ -14,6 +14,10 @@
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
+namespace troupe::engine {
+class collective_maker;
+}  // namespace troupe::engine
+
 namespace troupe::messages {
 class shared_memory;
 }  // namespace troupe::messages
@@ -31,6 +35,7 @@ struct host_parts {
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();
   engine::data_registry data = engine::built_in_data();
+  std::shared_ptr<const engine::collective_maker> collectives = {};  ///< See stage_blueprint.
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.
 };

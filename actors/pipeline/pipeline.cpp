@@ -13,6 +13,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
+#include "actors/recovery/failed_work.hpp"
 #include "actors/step_end/step_coordinator.hpp"
 #include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
@@ -250,13 +251,24 @@ result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options&
     if (!chosen) return tl::unexpected(chosen.error());
     group.sums = chosen->way;
     choices.push_back(std::move(*chosen));
+  }
+  if (choices.empty()) return groups;
+  sum_line_ = engine::to_line(choices);
+  if (auto invited = invite(groups, engine::sockets_for(choices)); !invited)
+    return tl::unexpected(invited.error());
+  return groups;
+}
+
+result<void> pipeline::invite(std::vector<replica_group>& groups, engine::socket_reach sockets) {
+  for (std::size_t stage = 0; stage < groups.size(); ++stage) {
+    auto& group = groups[stage];
     if (group.sums == engine::replica_sum_way::links) continue;
-    auto invited = ask<replicas_invited>(stages_[stage], invite_replicas{replicas_});
+    group.sockets = sockets;
+    auto invited = ask<replicas_invited>(stages_[stage], invite_replicas{replicas_, sockets});
     if (!invited) return tl::unexpected(invited.error());
     group.invitation = std::move(invited->invitation);
   }
-  if (!choices.empty()) sum_line_ = engine::to_line(choices);
-  return groups;
+  return {};
 }
 
 result<void> pipeline::connect(const std::vector<replica_group>& groups) {
@@ -358,7 +370,19 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   under_way_.push_back({step, order.kind, number, order.samples, steady_clock::now(),
                         std::move(answers), std::move(together)});
   open_->add(under_way_.back().answers);
+  for (std::size_t i = 0; i < stages_.size(); ++i) watch_work(i, under_way_.back().of_stages[i]);
   return {};
+}
+
+void pipeline::watch_work(std::size_t place, const future<stage_done>& answer) {
+  if (options_.keepers.empty()) return;
+  answer.when_settled([open = open_, place, which = open_->watched(place)](const auto& how) {
+    if (!how && failed_work_in(how.error())) open->stage_threw(place, which, how.error());
+  });
+}
+
+bool pipeline::may_go_on_after(const error& why) const {
+  return why.code == errc::peer_lost || (!options_.keepers.empty() && failed_work_in(why));
 }
 
 bool pipeline::wait(std::chrono::milliseconds patience) const {
@@ -369,7 +393,7 @@ bool pipeline::wait(std::chrono::milliseconds patience) const {
 
 result<step_outcome> pipeline::finish() {
   const auto reports = under_way_.front().answers.get();
-  if (!reports && reports.error().code == errc::peer_lost) return tl::unexpected(reports.error());
+  if (!reports && may_go_on_after(reports.error())) return tl::unexpected(reports.error());
   const auto pending = std::move(under_way_.front());
   under_way_.pop_front();
   if (!reports) return tl::unexpected(reports.error());

@@ -197,7 +197,8 @@ class pipeline {
   [[nodiscard]] bool wait(std::chrono::milliseconds patience) const;
 
   /// Waits for the oldest step begun. Errors: what a stage answered, by its name; peer_lost, after
-  /// which the step is under way as before.
+  /// which the step is under way as before, as it is where versions are kept and the arithmetic of
+  /// a stage has thrown (see failed_work).
   [[nodiscard]] result<step_outcome> finish();
 
   /// Whether the steps in progress can continue after the loss of a stage: edges are logged, a
@@ -340,6 +341,9 @@ class pipeline {
   [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
   [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
+  /// Gets the invitations of those that sum by a library.
+  [[nodiscard]] result<void> invite(std::vector<replica_group>& groups,
+                                    engine::socket_reach sockets);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
                                               const replica_group& sums) const;
   /// Of a stage, as they are now, for one that takes the place of another.
@@ -385,6 +389,11 @@ class pipeline {
   [[nodiscard]] result<void> prepare(const stage_replacement& with, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
   [[nodiscard]] result<void> tell_others(const replace_neighbour& what, std::size_t stage);
+  /// A stage whose arithmetic has thrown sends nothing any more. Where it can be replaced all steps
+  /// under way fail with that, as if it were lost: others may wait for it. `answer`: of that stage.
+  void watch_work(std::size_t place, const future<stage_done>& answer);
+  /// Whether the steps under way may go on with another stage.
+  [[nodiscard]] bool may_go_on_after(const error& why) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<requester> ask_;

@@ -23,6 +23,8 @@ class pipeline::open_steps {
   void add(const step_answers& step) {
     const std::scoped_lock lock(mutex_);
     if (fed_up_) return static_cast<void>(step.state()->settle_error(*fed_up_));
+    if (!thrown_.empty())
+      return static_cast<void>(step.state()->settle_error(thrown_.begin()->second));
     std::erase_if(open_, [](const auto& each) { return each.ready(); });
     open_.push_back(step);
   }
@@ -36,7 +38,14 @@ class pipeline::open_steps {
   /// Whoever is in that place now is told of, if it is lost, by the number that this returns.
   std::uint64_t watch(std::size_t place) {
     const std::scoped_lock lock(mutex_);
+    thrown_.erase(place);
     return ++watched_[place];
+  }
+
+  /// That number now.
+  [[nodiscard]] std::uint64_t watched(std::size_t place) {
+    const std::scoped_lock lock(mutex_);
+    return watched_[place];
   }
 
   void stage_lost(std::size_t place, std::uint64_t which, const error& why) {
@@ -45,11 +54,20 @@ class pipeline::open_steps {
     for (const auto& each : open_) each.state()->settle_error(why);
   }
 
+  /// Its arithmetic has thrown: it is of no use any more.
+  void stage_threw(std::size_t place, std::uint64_t which, const error& why) {
+    const std::scoped_lock lock(mutex_);
+    if (watched_[place] != which) return;
+    thrown_.emplace(place, why);
+    for (const auto& each : open_) each.state()->settle_error(why);
+  }
+
  private:
   std::mutex mutex_;
   std::vector<step_answers> open_;
   std::optional<error> fed_up_;
   std::map<std::size_t, std::uint64_t> watched_;
+  std::map<std::size_t, error> thrown_;  // by place, of who is there now
 };
 
 template <class Answer, class Actor, class Request>

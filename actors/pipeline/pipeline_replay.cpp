@@ -4,6 +4,7 @@
 #include <caf/send.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
@@ -167,12 +168,14 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
   if (!scaler) return tl::unexpected(scaler.error());
   static_cast<void>(
       ask_->request<acknowledged>(by, take_version{version}, usual_deadlines.transfer));
+  std::vector<future<stage_done>> answers;
   for (const auto& [key, runs] : orders_) {
     auto run = runs.at(stage / layout_.stages);
     if (run.number <= version) continue;
     const bool trains = run.kind == engine::step_kind::training;
     if (*scaler && trains && run.number == version + 1) run.loss_scale = (*scaler)->scale;
     auto answer = ask_->request<stage_done>(by, run, usual_deadlines.step);
+    answers.push_back(answer);
     const auto pending = std::ranges::find(under_way_, key, &pending_step::key);
     if (pending == under_way_.end()) continue;
     auto& before = pending->of_stages.at(stage);
@@ -189,6 +192,7 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
     each.answers = all(each.of_stages);
     open_->add(each.answers);
   }
+  for (const auto& each : answers) watch_work(stage, each);
   // Once it is answered the stage has begun the steps.
   return ask<acknowledged>(by, resume_edges{}).map([](const auto&) {});
 }

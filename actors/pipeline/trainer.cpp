@@ -9,6 +9,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/data_actor.hpp"
+#include "actors/recovery/failed_work.hpp"
 #include "engine/data/sampler.hpp"
 
 namespace troupe::actors {
@@ -113,11 +114,16 @@ class run_state {
     });
   }
 
+  /// A stage is lost, or its arithmetic has thrown.
+  [[nodiscard]] bool may_go_on(const error& why) const {
+    return events_.on_loss && (why.code == errc::peer_lost || failed_work_in(why));
+  }
+
   /// Tries something until no stage is lost meanwhile.
   template <class Attempt>
   auto through_losses(Attempt attempt) -> decltype(attempt()) {
     auto outcome = attempt();
-    while (!outcome && outcome.error().code == errc::peer_lost && events_.on_loss) {
+    while (!outcome && may_go_on(outcome.error())) {
       if (auto again = events_.on_loss(outcome.error()); !again)
         return tl::unexpected(again.error());
       outcome = attempt();

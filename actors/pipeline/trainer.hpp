@@ -48,8 +48,8 @@ struct training_events {
   /// of it is due. If so, on_checkpoint is called before the next step begins. Errors end the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
   std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
-  /// A stage was lost. Without error the steps go on. May be left out: then such a loss ends the
-  /// run, as do errors.
+  /// A stage was lost, or its arithmetic has thrown (see failed_work). Without error the steps go
+  /// on. May be left out: then this ends the run, as do errors.
   std::function<result<void>(const error& why)> on_loss = {};
 };
 

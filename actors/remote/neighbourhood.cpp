@@ -11,12 +11,6 @@ namespace {
 using messages::frame;
 using messages::frame_kind;
 
-struct greeting {
-  std::string name;
-  std::string address;
-  process_identity process;
-};
-
 frame make_hello(const greeting& who) {
   frame hello{.kind = frame_kind::hello};
   hello.body.push_back({"hello",
@@ -25,20 +19,21 @@ frame make_hello(const greeting& who) {
                          {who.process.host},
                          {who.process.network},
                          {who.process.pid},
-                         {who.process.started}}});
+                         {who.process.started},
+                         {who.build}}});
   return hello;
 }
 
 std::optional<greeting> read_hello(const frame& hello) {
-  if (hello.body.size() != 1 || hello.body[0].fields.size() != 6) return std::nullopt;
+  if (hello.body.size() != 1 || hello.body[0].fields.size() != 7) return std::nullopt;
   const auto& fields = hello.body[0].fields;
   const auto text = [&](std::size_t i) { return std::get_if<std::string>(&fields[i].of); };
   const auto number = [&](std::size_t i) { return std::get_if<std::int64_t>(&fields[i].of); };
-  for (const std::size_t i : {0, 1, 2, 3}) {
+  for (const std::size_t i : {0, 1, 2, 3, 6}) {
     if (!text(i)) return std::nullopt;
   }
   if (!number(4) || !number(5) || text(0)->empty()) return std::nullopt;
-  return greeting{*text(0), *text(1), {*text(2), *text(3), *number(4), *number(5)}};
+  return greeting{*text(0), *text(1), {*text(2), *text(3), *number(4), *number(5)}, *text(6)};
 }
 
 }  // namespace
@@ -50,7 +45,7 @@ neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
     out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
     return out;
   }
-  out.emplace_back(transmit{peer, make_hello({name_, address_, self_})});
+  out.emplace_back(transmit{peer, make_hello(self_)});
   return out;
 }
 
@@ -97,12 +92,13 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
     out.emplace_back(close{peer, {errc::bad_frame, "a peer's hello is malformed or repeated"}});
     return out;
   }
-  if (who->name == name_) {
+  if (who->name == self_.name) {
     out.emplace_back(close{
-        peer, {errc::bad_config, "two nodes are named '" + name_ + "'; give each its own name"}});
+        peer,
+        {errc::bad_config, "two nodes are named '" + who->name + "'; give each its own name"}});
     return out;
   }
-  if (auto may = admitted(who->name, who->process); !may) {
+  if (auto may = admitted(*who); !may) {
     out.emplace_back(close{peer, may.error()});
     return out;
   }
@@ -130,14 +126,13 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
   return out;
 }
 
-result<void> neighbourhood::admitted(const std::string& node,
-                                     const process_identity& process) const {
-  const auto known = neighbours_.find(node);
-  if (known != neighbours_.end() && known->second.peer && known->second.process != process)
-    return fail(errc::bad_config, "the name '" + node + "' is taken: process " +
+result<void> neighbourhood::admitted(const greeting& who) const {
+  const auto known = neighbours_.find(who.name);
+  if (known != neighbours_.end() && known->second.peer && known->second.process != who.process)
+    return fail(errc::bad_config, "the name '" + who.name + "' is taken: process " +
                                       std::to_string(known->second.process.pid) +
                                       " has joined as that; give each process its own name");
-  return admit_ ? admit_(node) : result<void>();
+  return admit_ ? admit_(who) : result<void>();
 }
 
 neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) {
@@ -170,7 +165,8 @@ neighbourhood::effects neighbourhood::lose(const std::string& name, const error&
                  ? gone(name, {errc::cancelled, "node '" + name + "' has left"})
                  : gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
   // The text is for the other side.
-  close_all(name, {why.code, "node '" + name_ + "' has cut node '" + name + "' off: " + why.text},
+  close_all(name,
+            {why.code, "node '" + self_.name + "' has cut node '" + name + "' off: " + why.text},
             out);
   return out;
 }

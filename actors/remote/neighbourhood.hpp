@@ -14,6 +14,14 @@
 
 namespace troupe::actors {
 
+/// What a node says of itself to whoever it is connected to: its hello. A value.
+struct greeting {
+  std::string name;
+  std::string address;  ///< Where it listens, for others to come back to.
+  process_identity process = {};
+  std::string build = {};  ///< Of its program: see node_settings::build.
+};
+
 /// Who the other nodes are and how to reach them: the core of a node. It names connections by the
 /// hello that opens them, connects to a node at the first frame for it, keeps frames in order while
 /// the connection is made, and knows who left and who was lost. Pure: each event returns the
@@ -53,16 +61,14 @@ class neighbourhood {
   using effect = std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
   using effects = std::vector<effect>;
 
-  /// Whether a node of this name may join. Errors: bad_config, which it is told.
-  using admission = std::function<result<void>(const std::string& node)>;
+  /// Whether this node may join. Errors: bad_config, which it is told.
+  using admission = std::function<result<void>(const greeting& who)>;
 
-  /// `address` is where this node listens, for others to come back to; `self` is where it runs.
-  /// Without `admit` every name is admitted.
+  /// `address` is where this node listens, for others to come back to; `self` is where it runs,
+  /// and `build` what its program is. Without `admit` every node is admitted.
   neighbourhood(std::string name, std::string address, process_identity self = {},
-                admission admit = {})
-      : name_(std::move(name)),
-        address_(std::move(address)),
-        self_(std::move(self)),
+                admission admit = {}, std::string build = {})
+      : self_{std::move(name), std::move(address), std::move(self), std::move(build)},
         admit_(std::move(admit)) {}
 
   effects peer_up(peer_id peer);
@@ -110,14 +116,11 @@ class neighbourhood {
 
   effects came_early(peer_id peer, messages::frame in);
   effects greeted(peer_id peer, const messages::frame& hello);
-  [[nodiscard]] result<void> admitted(const std::string& node,
-                                      const process_identity& process) const;
+  [[nodiscard]] result<void> admitted(const greeting& who) const;
   effects gone(const std::string& node, const error& why);
   void close_all(const std::string& node, const error& why, effects& out) const;
 
-  std::string name_;
-  std::string address_;
-  process_identity self_;
+  greeting self_;
   admission admit_;
   std::map<std::string, neighbour> neighbours_;
   std::map<peer_id, std::string> names_;    // empty until the peer's hello

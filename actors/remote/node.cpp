@@ -48,7 +48,8 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
   }
   made->address_ = *address;
   made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address_, own_identity(),
-                                              made->settings_.liveness, made->settings_.admit);
+                                              made->settings_.liveness, made->settings_.admit,
+                                              made->settings_.build);
   // From here on a pause of this process is noticed, and not only from the first interval's end.
   made->link_->post([self = made.get()] { self->judge(); });
   made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
@@ -185,7 +186,7 @@ void node::perform(remote_core::effect& effect) {
   } else if (const auto* ended = std::get_if<remote_core::actor_ended>(&effect)) {
     actor_ended(*ended);
   } else if (const auto* no_entry = std::get_if<remote_core::close>(&effect)) {
-    // Nothing but a name that may not join is closed with that code.
+    // Nothing but a node that may not join is closed with that code.
     if (no_entry->why.code == errc::bad_config && settings_.on_refused)
       settings_.on_refused(no_entry->why);
   } else if (const auto* down = std::get_if<remote_core::node_down>(&effect)) {

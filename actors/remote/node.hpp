@@ -40,9 +40,9 @@ struct node_settings {
   /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
   /// thread.
   std::function<void(const std::string& node, const error& why)> on_node_down = {};
-  /// Whether a node of this name may join; empty: every name may. Two nodes of one name may not. On
-  /// the link's thread; it may not wait. Errors: bad_config, which that node is told.
-  std::function<result<void>(const std::string& node)> admit = {};
+  /// Whether this node may join; empty: every one may. Two nodes of one name may not. On the link's
+  /// thread; it may not wait. Errors: bad_config, which that node is told.
+  std::function<result<void>(const greeting& who)> admit = {};
   /// A connection was not admitted; `why` says whose. On the link's thread; it may not wait.
   std::function<void(const error& why)> on_refused = {};
   /// How soon a node that hangs or cannot be reached any more counts as lost.
@@ -51,6 +51,9 @@ struct node_settings {
   /// the link's thread; neither may wait.
   std::function<std::vector<messages::element>()> tell = {};
   std::function<void(const std::string& node, const std::vector<messages::element>&)> on_told = {};
+  /// What tells this process's program from any other, for the `admit` of other nodes; empty: it
+  /// does not say.
+  std::string build = {};
 };
 
 /// One process's place in the cluster: its name, its link, and the doors to the actors of other

@@ -26,7 +26,7 @@ void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf:
 /// Whether the frame is less than the hello that opened its connection in every way that a limit
 /// counts, so that none can keep it. Most messages are, and need no completion.
 bool always_fits(const frame& what) {
-  constexpr std::size_t fields_of_hello = 6;
+  constexpr std::size_t fields_of_hello = 7;
   constexpr std::size_t short_name = 32;
   if (what.body.empty()) return what.tensors.empty();
   const auto& [type, fields] = what.body.front();

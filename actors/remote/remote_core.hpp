@@ -73,10 +73,13 @@ class remote_core {
                               undelivered, refuse, told, watch, linked, actor_ended, node_down>;
   using effects = std::vector<effect>;
 
-  /// `address`: where this node listens; `self`: where it runs.
+  /// `address`: where this node listens; `self`: where it runs; `build`: what its program is.
   remote_core(const std::string& name, const std::string& address, const process_identity& self,
-              const liveness_settings& settings, neighbourhood::admission admit = {})
-      : name_(name), nodes_(name, address, self, std::move(admit)), liveness_(settings, self) {}
+              const liveness_settings& settings, neighbourhood::admission admit = {},
+              const std::string& build = {})
+      : name_(name),
+        nodes_(name, address, self, std::move(admit), build),
+        liveness_(settings, self) {}
 
   // Events of the link.
   effects peer_up(peer_id peer) { return follow(nodes_.peer_up(peer)); }

@@ -43,22 +43,26 @@ caf::error refusal(const slice_writer_state& state, const error& why) {
 
 /// What of a slice goes into which file.
 struct sorted_slice {
-  std::vector<engine::coming_tensor> weights, state;
+  engine::shown_tensors weights, state;
 };
 
 sorted_slice sorted(const store_slice& order) {
   sorted_slice out;
   for (const auto& each : order.tensors) {
-    const bool is_state = optimizers::is_state_name(each.form.name);
+    const bool is_state = optimizers::is_state_name(each->form().name);
     const auto& wanted = is_state ? order.what.state : order.what.weights;
     if (!wanted.empty()) (is_state ? out.state : out.weights).push_back(each);
   }
   return out;
 }
 
-tensor_list all_of(const std::vector<engine::coming_tensor>& tensors) {
+result<tensor_list> all_of(const engine::shown_tensors& tensors) {
   tensor_list out;
-  for (const auto& each : tensors) out.push_back({each.form.name, each.tensor.get()});
+  for (const auto& each : tensors) {
+    auto tensor = each->read_whole();
+    if (!tensor) return tl::unexpected(tensor.error());
+    out.push_back({each->form().name, std::move(*tensor)});
+  }
   return out;
 }
 
@@ -71,7 +75,11 @@ caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice
   if (order.what.is_own) {
     if (auto made = engine::make_synced_folder(folder); !made) return refusal(state, made.error());
   } else if (!fs::is_directory(folder, absent)) {
-    state.kept = {order.what.step, all_of(slice.weights), all_of(slice.state)};
+    auto weights = all_of(slice.weights);
+    if (!weights) return refusal(state, weights.error());
+    auto rest = all_of(slice.state);
+    if (!rest) return refusal(state, rest.error());
+    state.kept = {order.what.step, std::move(*weights), std::move(*rest)};
     return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
   }
   auto files = engine::save_all_summed(

@@ -174,7 +174,7 @@ bool fetch_losses(stage_pointer self, const engine::step_key& key) {
               try {
                 message.losses = module->take_losses(key);
               } catch (const std::exception& problem) {
-                message.failure = "reading the losses failed: " + engine::reason_of(problem);
+                message.failure = engine::reason_of(problem);
               }
               caf::anon_send(to, std::move(message));
             });

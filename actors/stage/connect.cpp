@@ -68,6 +68,8 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
   if (!std::ranges::all_of(to.replicas.stages, is_there)) return "a replica of it is no stage";
   if (to.replicas.sums > engine::replica_sum_way::fast)
     return "its replicas are to sum in a way that there is not";
+  if (to.replicas.sockets > engine::socket_reach::network)
+    return "its replicas are to use a network that there is not";
   if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
   if (to.logs && (to.keepers.empty() || !to.replicas.is_replaceable()))
     return "it is to log its edges, which needs keepers, and replicas that sum over links, each "

@@ -303,7 +303,8 @@ result<void> join_port(stage_pointer self, const replica_group& group) {
                                          .on = state.streams->device(),
                                          .order = group.sums == engine::replica_sum_way::fast
                                                       ? engine::sum_order::fast
-                                                      : engine::sum_order::tree});
+                                                      : engine::sum_order::tree,
+                                         .sockets = group.sockets});
   if (!joined) return tl::unexpected(joined.error());
   state.port = std::move(*joined);
   return {};
@@ -314,11 +315,14 @@ result<void> join_port(stage_pointer self, const replica_group& group) {
 sum_offered offer_sum(stage_pointer self) {
   const auto& state = self->state;
   const auto on = state.streams->device();
+  auto here = own_identity();
   sum_offered answer{{.stage = state.name,
                       .library = {},
                       .why_not = {},
                       .device = on.str(),
-                      .machine = own_identity().host}};
+                      .machine = std::move(here.host),
+                      .network = std::move(here.network),
+                      .sockets = state.collectives->sockets()}};
   if (auto library = state.collectives->library_for(on))
     answer.offer.library = std::move(*library);
   else
@@ -328,7 +332,9 @@ sum_offered offer_sum(stage_pointer self) {
 
 caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
                                                  const invite_replicas& wanted) {
-  auto made = self->state.collectives->invite(wanted.ranks);
+  if (wanted.sockets > engine::socket_reach::network)
+    return to_caf({errc::bad_frame, self->state.name + ": an invitation to no network there is"});
+  auto made = self->state.collectives->invite(wanted.ranks, wanted.sockets);
   if (!made) return to_caf({made.error().code, self->state.name + ": " + made.error().text});
   return replicas_invited{std::move(*made)};
 }

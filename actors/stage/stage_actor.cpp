@@ -12,6 +12,7 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/recovery/failed_work.hpp"
 #include "actors/stage/actions.hpp"
 #include "actors/stage/connect.hpp"
 #include "actors/stage/plans.hpp"
@@ -96,7 +97,9 @@ void actions_done(stage_pointer self, const step_key& key) {
 void on_losses_known(stage_pointer self, const losses_known& from) {
   const auto found = self->state.steps.find(from.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
-  if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
+  if (from.failure)
+    return fail_all(self,
+                    failure_of_work("reading the losses", found->second.order, *from.failure));
   for (const auto& each : from.losses)
     if (const auto added = add_loss(self, found->second, each); !added)
       return fail_all(self, added.error());
@@ -183,9 +186,8 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
   const auto found = self->state.steps.find(outcome.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
   if (outcome.failure)
-    return fail_all(self, {errc::handler_failed,
-                           engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
-                               engine::to_string(outcome.step) + " failed: " + *outcome.failure});
+    return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks_of(self->state)),
+                                          found->second.order, *outcome.failure));
   for (const auto& each : outcome.losses)
     if (const auto added = add_loss(self, found->second, each); !added)
       return fail_all(self, added.error());
@@ -343,7 +345,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       guarded(self, on_write_slice),
       handler(self, on_replace_neighbour),
       handler(self, on_resume_edges),
-      handler(self, on_state_announced),
+      handler(self, on_state_shown),
       handler(self, on_buffers_copied),
   };
 }

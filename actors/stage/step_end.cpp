@@ -13,6 +13,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
+#include "actors/recovery/failed_work.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/versions.hpp"
@@ -106,7 +107,7 @@ void post_sum(stage_pointer self, const step_key& key, const std::optional<gradi
                   if (auto done = prepare(message, *terms, by); !done)
                     message.failure = done.error().text;
               } catch (const std::exception& problem) {
-                message.failure = "summing the gradients failed: " + engine::reason_of(problem);
+                message.failure = engine::reason_of(problem);
               }
               message.busy_s =
                   std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -207,6 +208,14 @@ void perform(stage_pointer self, const engine::keep_gradients&) {
   state.end.dry_run = std::move(outcome);
 }
 
+void update_failed(stage_pointer self, const step_key& key, const caf::error& why) {
+  const auto told = from_caf(why);
+  const auto found = self->state.steps.find(key);
+  if (found == self->state.steps.end() || told.code != errc::handler_failed)
+    return fail_all(self, told);
+  fail_all(self, failure_of_work("the update", found->second.order, told.text));
+}
+
 void perform(stage_pointer self, const engine::apply_step& what) {
   auto& state = self->state;
   post_end(state, what.key, [modules = modules_of(state), key = what.key] {
@@ -225,7 +234,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
             if (self->state.end.replicas.shares_state()) return share_parameters(self, key);
             end_step(self, self->state.end.core.ended(key));
           },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+          [self, key = what.key](const caf::error& why) { update_failed(self, key, why); });
 }
 
 /// Puts running statistics back.
@@ -263,7 +272,9 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   const auto found = state.steps.find(from.step);
   if (found == state.steps.end()) return;  // failed meanwhile
   found->second.report.busy_s += from.busy_s;
-  if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
+  if (from.failure)
+    return fail_all(self,
+                    failure_of_work("summing the gradients", found->second.order, *from.failure));
   state.end.gradients = from.gradients;
   state.end.statistics = from.statistics;
   end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)

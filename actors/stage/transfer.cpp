@@ -6,6 +6,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
+#include "actors/stage/versions.hpp"
 #include "engine/model/model.hpp"
 #include "engine/state/model_file.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -80,7 +81,10 @@ caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) 
   const auto* module = module_of(state, from.chunk);
   if (!module) return no_such_chunk(state, from.chunk);
   const auto on_device = state.streams->computing();
-  if (from.piece.begin == list_place{}) state.loading.erase(from.chunk);
+  if (from.piece.begin == list_place{}) {
+    state.loading.erase(from.chunk);
+    keep_written(state);
+  }
   auto& loader =
       state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()), from.partly)
           .first->second;
@@ -100,6 +104,7 @@ caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& fr
   const auto on_device = state.streams->computing();
   const std::set<std::string> except(from.except.begin(), from.except.end());
   if (!from.state) {
+    keep_written(state);
     if (auto loaded = load_weights_of(state, *files, except); !loaded)
       return refuse(loaded.error());
     return files_loaded{true};

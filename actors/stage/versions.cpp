@@ -87,25 +87,36 @@ bool is_slice_due(const stage_state& state, std::uint64_t step) {
 /// Nothing is being copied any more.
 void forget_halves(version_state& versions) {
   versions.copying = false;
-  versions.announced.reset();
+  versions.shown.reset();
   versions.state.reset();
   versions.buffers.reset();
 }
 
-void write_version(stage_pointer self, std::vector<engine::coming_tensor> tensors) {
-  auto slice = std::exchange(self->state.versions.slice, std::nullopt);
+/// Of these tensors what the order has files for.
+void write_version(stage_pointer self, engine::shown_tensors tensors) {
+  auto& versions = self->state.versions;
+  auto slice = std::exchange(versions.slice, std::nullopt);
+  std::erase_if(tensors, [&what = slice->what](const auto& each) {
+    return (optimizers::is_state_name(each->form().name) ? what.state : what.weights).empty();
+  });
+  versions.written.add(tensors);
   self->request(self->state.writer, usual_deadlines.write,
                 store_slice{slice->what, std::move(tensors)})
       .then([answer = slice->answer](const slice_written& how) mutable { answer.deliver(how); },
             [answer = slice->answer](const caf::error& why) mutable { answer.deliver(why); });
 }
 
+/// Tensors that nobody changes.
+engine::shown_tensors shown(const std::vector<named_tensor>& copies) {
+  return engine::snapshots_of(copies, engine::snapshot::elements::stay);
+}
+
 /// Has the version that is being copied written, once it is known what it has.
-void write_announced(stage_pointer self) {
-  const auto& versions = self->state.versions;
-  if (!versions.announced || !versions.buffers || !is_slice_due(self->state, versions.step)) return;
-  auto all = *versions.announced;
-  std::ranges::move(engine::arrived(*versions.buffers), std::back_inserter(all));
+void write_shown(stage_pointer self) {
+  auto& versions = self->state.versions;
+  if (!versions.shown || !versions.buffers || !is_slice_due(self->state, versions.step)) return;
+  auto all = *std::exchange(versions.shown, std::nullopt);  // can be read once
+  std::ranges::move(shown(*versions.buffers), std::back_inserter(all));
   write_version(self, std::move(all));
 }
 
@@ -117,8 +128,11 @@ void send_version(stage_pointer self) {
       std::make_shared<stage_version>(stage_version{versions.step, std::move(*versions.state)});
   std::ranges::move(*versions.buffers, std::back_inserter(made->tensors));
   forget_halves(versions);
+  const bool is_wanted_again = is_slice_due(self->state, made->step);
+  if (versions.keepers.empty() && is_wanted_again) return store_version_of(self, made->step);
   if (versions.keepers.empty()) return;
   versions.last = made;  // which the keeper beside the stage shares
+  if (is_wanted_again) write_version(self, shown(made->tensors));
   versions.kept[made->step] = made->tensors;
   perform(self, versions.stores.copied(made->step));
 }
@@ -157,7 +171,8 @@ version_halves halves_of(const std::vector<named_tensor>& version) {
 }
 
 /// Writes the weights and buffers of all chunks. Errors: bad_data.
-result<void> put_weights(const stage_state& state, const tensor_piece& weights) {
+result<void> put_weights(stage_state& state, const tensor_piece& weights) {
+  keep_written(state);
   const auto on_device = state.streams->computing();
   std::vector<named_tensor> own;
   for (const auto& module : state.modules)
@@ -216,7 +231,7 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
               caf::anon_send(to, std::move(out));
             });
   self->request(state.end.optimizer, usual_deadlines.update,
-                copy_state{.step = step, .lendable = !versions.keepers.empty()})
+                copy_state{.step = step, .for_keepers = !versions.keepers.empty()})
       .then(
           [self](const state_copied& from) {
             self->state.versions.state = from.tensors;
@@ -248,11 +263,11 @@ caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice&
   versions.slice = wanted_slice{what, promise};
   if (is_under_way(state, what.step)) return promise;
   if (versions.last && versions.last->step == what.step)
-    write_version(self, engine::arrived(versions.last->tensors));
+    write_version(self, shown(versions.last->tensors));
   else if (!versions.copying || versions.step != what.step)
     store_version_of(self, what.step);
   else
-    write_announced(self);
+    write_shown(self);
   return promise;
 }
 
@@ -270,15 +285,19 @@ void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
   auto& versions = self->state.versions;
   if (from.step != versions.step) return;
   versions.buffers = from.tensors;
-  write_announced(self);
+  write_shown(self);
   send_version(self);
 }
 
-void on_state_announced(stage_pointer self, const state_announced& from) {
+void on_state_shown(stage_pointer self, const state_shown& from) {
   auto& versions = self->state.versions;
   if (from.step != versions.step) return;
-  versions.announced = from.tensors;
-  write_announced(self);
+  versions.shown = from.tensors;
+  write_shown(self);
+}
+
+void keep_written(stage_state& state) {
+  state.versions.written.make_own([](const at::Tensor& tensor) { return tensor.clone(); });
 }
 
 caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {

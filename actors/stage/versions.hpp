@@ -23,11 +23,14 @@ void when_stored(stage_pointer self, std::function<void(const result<void>&)> wh
 [[nodiscard]] caf::result<slice_written> on_write_slice(stage_pointer self,
                                                         const write_slice& what);
 
+/// Before weights change other than by a step: what is being written of them stays as it was.
+void keep_written(stage_state& state);
+
 /// Another keeper has taken the place of a lost one: it gets the last versions.
 void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
                     const caf::strong_actor_ptr& by);
 
-void on_state_announced(stage_pointer self, const state_announced& from);
+void on_state_shown(stage_pointer self, const state_shown& from);
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
                                                         const take_version& what);

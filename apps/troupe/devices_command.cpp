@@ -47,8 +47,7 @@ std::uint64_t memory_of_machine() {
 
 result<std::pair<std::string, int>> look_for_nccl(const devices_request& request,
                                                   const std::vector<fs::path>& sites) {
-  const auto found = engine::nccl::load({.named = request.nccl, .site_packages = sites},
-                                        engine::nccl::reach::loopback);
+  const auto found = engine::nccl::load({.named = request.nccl, .site_packages = sites});
   if (!found) return tl::unexpected(found.error());
   return std::pair((*found)->path, (*found)->version);
 }

@@ -1,5 +1,6 @@
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -52,9 +53,19 @@ constexpr const char* kind_of<std::string> = "a text";
 template <>
 constexpr const char* kind_of<std::vector<std::string>> = "a list of texts";
 template <>
+constexpr const char* kind_of<std::vector<std::int64_t>> = "a list of whole numbers";
+template <>
 constexpr const char* kind_of<std::map<std::string, std::string>> = "a table of texts";
 template <>
 constexpr const char* kind_of<json::object_t> = "a table";
+
+/// Whether it is a whole number that the type holds: JSON has one kind for all of them.
+template <class Number>
+bool is_whole(const json& value) {
+  return value.is_number_unsigned() &&
+         value.get<std::uint64_t>() <=
+             static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
+}
 
 /// Takes a member of a table, whose name in the manifest is `of` ("files.w."; empty: the manifest).
 template <class Value>
@@ -63,10 +74,9 @@ result<void> take(const json& from, const std::string& of, const char* key, Valu
   const auto name = "\"" + of + key + "\"";
   if (found == from.end()) return no_manifest("has no " + name);
   bool fits = true;
-  if constexpr (std::is_integral_v<Value>)
-    fits = found->is_number_unsigned() &&
-           found->get<std::uint64_t>() <=
-               static_cast<std::uint64_t>(std::numeric_limits<Value>::max());
+  if constexpr (std::is_integral_v<Value>) fits = is_whole<Value>(*found);
+  if constexpr (std::is_same_v<Value, std::vector<std::int64_t>>)
+    fits = found->is_array() && std::all_of(found->begin(), found->end(), is_whole<std::int64_t>);
   try {
     if (fits) into = found->get<Value>();
     if (fits) return {};
@@ -180,6 +190,14 @@ result<void> take_scaler(checkpoint_manifest& into, const json& manifest) {
   });
 }
 
+result<void> take_left_out(checkpoint_manifest& into, const json& manifest) {
+  const auto kept = manifest.find("left_out");
+  if (kept == manifest.end()) return {};
+  return take(*kept, "left_out.", "train", into.left_out.train).and_then([&] {
+    return take(*kept, "left_out.", "test", into.left_out.test);
+  });
+}
+
 result<void> take_slices(checkpoint_manifest& into, const json& manifest) {
   return take(manifest, "", "slices", into.slices).and_then([&]() -> result<void> {
     if (is_plain_name(into.slices)) return {};
@@ -269,6 +287,8 @@ std::string to_text(const checkpoint_manifest& manifest) {
   if (manifest.is_on_hosts()) made["slices"] = manifest.slices;
   if (const auto& scaler = manifest.scaler)
     made["loss_scale"] = {{"scale", scaler->scale}, {"applied", scaler->applied}};
+  if (manifest.left_out != checkpoint_manifest::unread_samples())
+    made["left_out"] = {{"train", manifest.left_out.train}, {"test", manifest.left_out.test}};
   made[checksum_name] = checksum_of(made);
   return made.dump(2) + "\n";
 }
@@ -285,6 +305,7 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) {
   if (taken && *format != format_of_two_files) taken = take_weights(out, *parsed);
   if (taken && *format == newest_format) taken = take_slices(out, *parsed);
   if (taken) taken = take_scaler(out, *parsed);
+  if (taken) taken = take_left_out(out, *parsed);
   if (taken) taken = take_files(out, *parsed, *format);
   if (!taken) return tl::unexpected(taken.error());
   return out;

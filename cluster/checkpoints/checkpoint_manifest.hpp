@@ -32,6 +32,12 @@ struct checkpoint_manifest {
     bool operator==(const loss_scale&) const = default;
   };
 
+  /// Samples that had been left out, since they could not be read: their indices in each split.
+  struct unread_samples {
+    std::vector<std::int64_t> train = {}, test = {};
+    bool operator==(const unread_samples&) const = default;
+  };
+
   std::uint64_t step = 0;  ///< Training steps that are in it.
   /// Settings without which the steps that follow would be others: a name and a value.
   std::map<std::string, std::string> settings;
@@ -43,6 +49,7 @@ struct checkpoint_manifest {
   /// The folder of its files where hosts keep slices (see slices_folder); empty: they are beside
   /// the manifest.
   std::string slices = {};
+  unread_samples left_out = {};
 
   /// Whether it is of format 1: one file of weights, and one of state beside it.
   [[nodiscard]] bool is_of_two_files() const { return weights.empty(); }

@@ -403,6 +403,11 @@ bool of_stages_alone(const std::string& table) {
   return table == "pipeline" || table == "cluster" || table == "node";
 }
 
+/// By which `troupe check` and `troupe launch` find whatever program a file is of.
+bool is_of_every_program(const option& entry) {
+  return entry.table == "cluster" && entry.key == "program";
+}
+
 // There is no node by default of which a value could be read.
 void without_default(option& entry) {
   if (auto* words = std::get_if<text_field>(&entry.field))
@@ -471,7 +476,7 @@ std::vector<option> option_table(const program_info& program) {
                     link_options(), observe_options(), cluster_options(), node_table()}) {
     const bool stages_alone = of_stages_alone(part.front().table);
     for (auto& entry : part)
-      if (program.has_stages || (!entry.of_stages && !stages_alone))
+      if (program.has_stages || is_of_every_program(entry) || (!entry.of_stages && !stages_alone))
         all.push_back(std::move(entry));
   }
   return all;

@@ -1,10 +1,16 @@
 #pragma once
 
+#include <memory>
+
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"
 #include "engine/schedule/generators.hpp"
 #include "optimizers/optimizer.hpp"
+
+namespace troupe::engine {
+class collective_maker;
+}  // namespace troupe::engine
 
 namespace troupe::cluster {
 
@@ -17,6 +23,9 @@ struct registries {
   engine::loss_registry losses = engine::built_in_losses();
   engine::schedule_registry schedules = engine::built_in_schedules();
   optimizers::registry optimizers = optimizers::built_in();
+  /// What replicas of a stage may sum by, instead of links; null: NCCL, between GPUs. See
+  /// engine::choose_sum.
+  std::shared_ptr<const engine::collective_maker> collectives = {};
 };
 
 }  // namespace troupe::cluster

@@ -199,6 +199,7 @@ struct trainer_config {
   own_settings own;                                      ///< Of the program's own tables.
   std::vector<std::filesystem::path> config_files = {};  ///< What --config named, in its order.
   setting_places places = {};                            ///< For errors.
+  std::vector<std::string> command = {};                 ///< With all words; empty: not known.
 
   bool operator==(const trainer_config&) const = default;
 };

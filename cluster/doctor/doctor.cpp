@@ -5,15 +5,17 @@
 #include <future>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
-#include "cluster/doctor/edges/words.hpp"
 #include "cluster/doctor/node_visit.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/open_files.hpp"
 
 namespace troupe::cluster::doctor {
@@ -22,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto facts_patience = 30s;
+constexpr auto data_patience = actors::usual_deadlines.build;  // as a run has
 constexpr auto listen_patience = 10s;
 constexpr auto probe_patience = 30s;
 constexpr auto until_silent = 300ms;  // an edge that works answers sooner
@@ -33,8 +36,9 @@ struct visited {
   agent_host host;
   requests::facts asked;
   requests::listen listen;
-  std::unique_ptr<node_visit> visit;  // null: it was not reached
-  edge_facts listener;                // with an address where it listens
+  std::optional<requests::data> data;  // that it is to read
+  std::unique_ptr<node_visit> visit;   // null: it was not reached
+  edge_facts listener;                 // with an address where it listens
 };
 
 /// What is to be examined, and how the processes connect.
@@ -176,8 +180,19 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
     const bool on_gpu = is_gpu(seats[i].device);
     const auto& bytes = on_gpu ? needs.slices.weights : needs.stage_bytes;
     who.what_is_needed = on_gpu ? "weights, before they go to the GPU" : needs.of_what;
+    who.why_not_predicted = needs.why_not_predicted;
     if (stage < bytes.size()) who.needed_bytes += bytes[stage];
+    if (stage < needs.predicted.size())
+      who.predicted_bytes += static_cast<std::uint64_t>(needs.predicted[stage].on_host(on_gpu));
   }
+}
+
+/// Has the machine of the stage that is to read the data open them; where the trainer is to, the
+/// data are open already. Of stages that others start nothing is known.
+void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
+  const auto stage = stage_of_data(config, std::thread::hardware_concurrency());
+  if (!data || !stage || !*stage || all.places.empty()) return;
+  all.nodes[all.places.at(**stage)].data = data(config);
 }
 
 tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs& needs) {
@@ -229,6 +244,17 @@ bool lacks_listening(const host_facts& facts, const agent_plan& plan) {
   return !opens_port(plan.link.transport) && (has_no_socket || !facts.shared_error.empty());
 }
 
+/// Has a node open the data that it is to read.
+void open_data_on(visited& node) {
+  if (!node.data) return;
+  auto& facts = *node.who.facts;
+  facts.data_source = node.data->source;
+  const auto said = node.visit->ask(*node.data, data_patience);
+  const auto found =
+      said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
+  facts.data_error = found ? found->data_error : facts.data_source + ": " + found.error().text;
+}
+
 /// Reaches a node, has its facts, and has it listen.
 void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) {
   if (!node.who.lost.empty()) return;
@@ -249,6 +275,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   facts->asked_ns = asked_at;
   facts->answered_ns = wall_clock_ns();
   node.who.facts = std::move(*facts);
+  open_data_on(node);
   if (lacks_listening(*node.who.facts, plan)) return;
   const auto listens = node.visit->begin(node.listen, listen_patience);
   const auto where =
@@ -348,11 +375,12 @@ std::vector<edge_facts> visit_all(tour& all) {
 
 finding of_preparing(const error& why, const trainer_config& config) {
   const auto trainer = trainer_name(config.cluster);
-  if (why.code == errc::bad_data && !config.data.node.empty())
-    return {severity::warning, "data", config.data.node,
-            "is to read the data, which are not opened there now; here: " + why.text +
-                "; so the memory that stages need is not known",
-            "see that " + config.data.source + " can be read on that node"};
+  const bool is_of_data = why.code == errc::bad_data || why.code == errc::io_failed;
+  if (is_of_data && !config.data.node.empty())
+    return {severity::warning, "memory", trainer,
+            "what the stages need cannot be predicted on this machine: " + why.text,
+            "node " + config.data.node +
+                " reads the data; where this machine has them too, the need is predicted"};
   if (why.code == errc::bad_data)
     return {severity::error, "data", trainer, why.text,
             "put the data there on this machine, or name where they are ([data] source)"};
@@ -361,9 +389,9 @@ finding of_preparing(const error& why, const trainer_config& config) {
 
 }  // namespace
 
-examination examine(const trainer_config& config, const needs_of& needs_of_run) {
+examination examine(const trainer_config& config, const run_knowledge& program) {
   examination out;
-  const auto needs = needs_of_run(config);
+  const auto needs = program.needs(config);
   if (!needs) out.others.push_back(of_preparing(needs.error(), config));
   auto plan = plan_of(config);
   if (!plan) {
@@ -381,8 +409,9 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
   }
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
-  placed.cluster.stage_needs = known.predicted;
+  if (known.is_placed_by_memory) placed.cluster.stage_needs = known.predicted;
   auto all = prepare_tour(placed, std::move(*plan), known);
+  ask_for_data(all, placed, program.data);
   if (config.pipeline.stages_in == placement::processes)
     all.edges = edges_to_probe(all.nodes.size(), all.places, config.pipeline.stages, known.wraps);
   const auto room = allow_open_files(own_files + files_a_visit * all.nodes.size());
@@ -393,7 +422,7 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
         {severity::error, "open files", trainer_name(config.cluster), what, remedy});
   }
   out.is_sealed = all.transport == name_of(messages::link_transport::tcp);
-  if (needs && all.nodes.front().who.facts)
+  if (needs && config.data.node.empty() && all.nodes.front().who.facts)
     all.nodes.front().who.facts->data_source = config.data.source;
   for_each_at_once(all.nodes, [](visited& node) { node.visit.reset(); });
   for (auto& node : all.nodes) out.nodes.push_back(std::move(node.who));

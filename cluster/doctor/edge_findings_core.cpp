@@ -4,6 +4,8 @@
 #include <cstdlib>
 
 #include "cluster/doctor/findings_core.hpp"
+#include "cluster/doctor/mtu_words.hpp"
+#include "cluster/launch/agents/clock_words.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -19,16 +21,13 @@ std::string rounded(const char* form, double value) {
   return text.data();
 }
 
-std::string milliseconds_text(double us) {
-  return us < 1000 ? rounded("%.0f us", us) : rounded("%.1f ms", us / 1000);
-}
-
 std::string rate_text(double megabytes) {
   return megabytes < 10 ? rounded("%.1f MB/s", megabytes) : rounded("%.0f MB/s", megabytes);
 }
 
 std::string figures(const flow_facts& of) {
-  return milliseconds_text(of.round_trip_us) + ", " + rate_text(of.megabytes_per_second);
+  return length_of_time(static_cast<std::int64_t>(of.round_trip_us * 1000)) + ", " +
+         rate_text(of.megabytes_per_second);
 }
 
 /// The same two nodes, connecting the other way.
@@ -76,23 +75,13 @@ finding edge_finding(const std::vector<edge_facts>& edges, const edge_facts& edg
             "they meet, but a message of 8 bytes gets no answer: " + edge.ours.error,
             "see what is between them: a proxy, or a firewall that looks into connections"};
   if (edge.ours.megabytes_per_second == 0)
-    return {severity::error, "edge", where,
-            "small messages pass, but large ones do not: " + edge.ours.error,
-            "an MTU that is larger than the network carries does this: compare `ip link` on both, "
-            "and try `ping -M do -s 1472`; lower the MTU of the interface"};
+    return {severity::error, "edge", where, large_ones_do_not + edge.ours.error, lower_the_mtu};
   std::string text = edge.ours.by + ", " + figures(edge.ours);
   if (edge.raw.megabytes_per_second > 0)
     text += " (" + edge.raw.by + ": " + figures(edge.raw) + ")";
   else if (!edge.raw.error.empty())
     text += " (below it: " + edge.raw.error + ")";
   return {severity::ok, "edge", where, text, ""};
-}
-
-std::string seconds_text(std::int64_t ns) {
-  const double seconds = std::abs(static_cast<double>(ns)) / second_ns;
-  if (seconds >= 172'800) return rounded("%.1f days", seconds / 86'400);
-  if (seconds >= 7200) return rounded("%.1f hours", seconds / 3600);
-  return seconds >= 1 ? rounded("%.1f s", seconds) : milliseconds_text(seconds * 1e6);
 }
 
 /// How far a node's clock is from the trainer's, at least; 0: perhaps not at all.
@@ -143,18 +132,12 @@ findings clock_findings(const examination& all) {
   for (const auto& node : all.nodes) {
     if (!node.facts || node.name == trainer) continue;
     const auto far = offset_of(node, trainer, all.edges);
-    const std::string within = " (within " + seconds_text(far.error_ns) + ")";
+    const std::string within = " (within " + length_of_time(far.error_ns) + ")";
     if (std::abs(far.ahead_ns) - far.error_ns <= most_clock_difference_ns)
-      out.push_back({severity::ok, "clock", node.name,
-                     seconds_text(far.ahead_ns) + (far.ahead_ns < 0 ? " behind" : " ahead of") +
-                         " the trainer's" + within,
-                     ""});
+      out.push_back({severity::ok, "clock", node.name, words_on_clock(far.ahead_ns) + within, ""});
     else
       out.push_back({severity::warning, "clock", node.name,
-                     "its clock is " + seconds_text(far.ahead_ns) +
-                         (far.ahead_ns < 0 ? " behind" : " ahead of") + " the trainer's" + within +
-                         ": times in logs and files will not fit together",
-                     "set it, and keep it by NTP (timedatectl set-ntp true, chronyd)"});
+                     words_on_far_clock(far.ahead_ns, within), set_the_clock});
   }
   return out;
 }

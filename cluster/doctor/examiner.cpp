@@ -10,10 +10,11 @@
 #include "cluster/doctor/edges/link_channel.hpp"
 #include "cluster/doctor/edges/raw_socket.hpp"
 #include "cluster/doctor/edges/raw_ucx.hpp"
-#include "cluster/doctor/edges/words.hpp"
 #include "cluster/doctor/facts/facts_text.hpp"
+#include "cluster/doctor/host/examine_data.hpp"
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/child_process.hpp"
 
 namespace troupe::cluster::doctor {
@@ -124,11 +125,22 @@ result<void> serve(const requests::probe& asked) {
   return {};
 }
 
+/// Serves whatever is asked.
+struct request_server {
+  const engine::data_registry& known;
+
+  result<void> operator()(const requests::data& asked) const {
+    say(examine_data(asked, known));
+    return {};
+  }
+  result<void> operator()(const auto& asked) const { return serve(asked); }
+};
+
 }  // namespace
 
-int run_examiner(std::string_view text) {
+int run_examiner(std::string_view text, const engine::data_registry& known) {
   const auto asked = decode_request(text);
-  const auto done = asked ? std::visit([](const auto& what) { return serve(what); }, *asked)
+  const auto done = asked ? std::visit(request_server{known}, *asked)
                           : result<void>(tl::unexpected(asked.error()));
   if (done) return 0;
   std::fprintf(stderr, "%s\n", done.error().text.c_str());

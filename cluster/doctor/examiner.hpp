@@ -2,14 +2,17 @@
 
 #include <string_view>
 
+#include "engine/data/data_registry.hpp"
+
 namespace troupe::cluster::doctor {
 
 /// The word with which a program is started to examine where it runs; a request follows.
 inline constexpr const char* examine_word = "--examine";
 
 /// Does what a doctor on another host asks (see facts_text.hpp) and writes facts to standard
-/// output. Its agent leaves the cluster's secret where a stage process finds it. Returns the exit
-/// code: 0, or 1 with the reason on standard error. A listener answers until it is killed.
-[[nodiscard]] int run_examiner(std::string_view request);
+/// output. `known`: the program's sources of data. Its agent leaves the cluster's secret where a
+/// stage process finds it. Returns the exit code: 0, or 1 with the reason on standard error. A
+/// listener answers until it is killed.
+[[nodiscard]] int run_examiner(std::string_view request, const engine::data_registry& known);
 
 }  // namespace troupe::cluster::doctor

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 constexpr std::uint64_t shared_bytes_a_process = 4 * mebibyte;  // UCX's segments, a peer
 constexpr std::uint64_t any_number = std::uint64_t{1} << 40;
-constexpr double tight_memory = 1.25;  // of what is needed at least: activations come on top
+constexpr double tight_memory = 1.25;  // of what is needed at least, where no more is predicted
 
 using findings = std::vector<finding>;
 
@@ -53,6 +53,15 @@ void core_findings(const patient& node, findings& out) {
                             "threads_per_stage), or put fewer stages there"});
 }
 
+/// What a node's stages need, in words; with activations where that is predicted.
+std::string memory_need(const patient& node) {
+  const auto need = bytes_text(node.needed_bytes) + " for " + node.what_is_needed;
+  if (node.predicted_bytes > 0)
+    return need + ", and " + bytes_text(node.predicted_bytes) + " at the predicted peak";
+  return need + "; activations are not counted" +
+         (node.why_not_predicted.empty() ? "" : " (" + node.why_not_predicted + ")");
+}
+
 void memory_findings(const patient& node, findings& out) {
   const auto& host = *node.facts;
   const std::string has = bytes_text(host.memory_bytes) + " free" +
@@ -62,19 +71,27 @@ void memory_findings(const patient& node, findings& out) {
     out.push_back({severity::ok, "memory", node.name, has + "; the need is not predicted", ""});
     return;
   }
-  const std::string need = bytes_text(node.needed_bytes) + " for " + node.what_is_needed;
+  const auto need = memory_need(node);
+  const auto least = static_cast<double>(node.needed_bytes);
+  const bool is_tight =
+      node.predicted_bytes == 0 && least * tight_memory > static_cast<double>(host.memory_bytes);
+  const std::string or_raise =
+      host.is_memory_limited ? "; or raise the container's memory limit" : "";
   const std::string remedy =
       "put fewer stages there, cut the model into more stages, or take an optimizer with less "
       "state" +
-      std::string(host.is_memory_limited ? "; or raise the container's memory limit" : "");
+      or_raise;
   if (node.needed_bytes > host.memory_bytes)
     out.push_back(
-        {severity::error, "memory", node.name, "needs " + need + ", but has " + has, remedy});
-  else if (static_cast<double>(node.needed_bytes) * tight_memory >
-           static_cast<double>(host.memory_bytes))
+        {severity::error, "memory", node.name, "has " + has + ", but needs " + need, remedy});
+  else if (node.predicted_bytes > host.memory_bytes)
+    out.push_back({severity::warning, "memory", node.name, "has " + has + ", but needs " + need,
+                   "take smaller micro-batches (more of them: --micro-batches), recompute "
+                   "activations (--recompute), or put fewer stages there" +
+                       or_raise});
+  else if (is_tight)
     out.push_back({severity::warning, "memory", node.name,
-                   "needs " + need + ", and has " + has + ", which leaves little for activations",
-                   remedy});
+                   "has " + has + ", which leaves little for activations: needs " + need, remedy});
   else
     out.push_back({severity::ok, "memory", node.name, has + "; needs " + need, ""});
 }

@@ -38,12 +38,14 @@ struct patient {
   std::optional<host_facts> facts;
   std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.
   std::vector<std::uint32_t> stages;
-  int threads = 0;                  ///< Of its stages together.
-  std::uint64_t needed_bytes = 0;   ///< Of its stages' memory, at least; 0: not predicted.
-  std::string what_is_needed;       ///< "weights, gradients and optimizer state"
-  int shared_memory_processes = 0;  ///< That talk over shared memory there.
-  std::uint64_t needed_files = 0;   ///< Open files that one of its processes has; 0: not known.
-  bool raises_limits = false;       ///< That process raises its own limit as far as it may.
+  int threads = 0;                    ///< Of its stages together.
+  std::uint64_t needed_bytes = 0;     ///< Of its stages' memory, at least; 0: not known.
+  std::string what_is_needed;         ///< "weights, gradients and optimizer state"
+  std::uint64_t predicted_bytes = 0;  ///< The peak, with activations; 0: not predicted.
+  std::string why_not_predicted;      ///< Empty where nothing is known either.
+  int shared_memory_processes = 0;    ///< That talk over shared memory there.
+  std::uint64_t needed_files = 0;     ///< Open files that one of its processes has; 0: not known.
+  bool raises_limits = false;         ///< That process raises its own limit as far as it may.
   bool starts_others_by_ssh = false;
 };
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string_view>
@@ -219,6 +220,11 @@ std::string describe(const child_exit& ended) {
            (ended.lacked_memory ? words_on_memory : "");
   if (ended.code < 0) return ended.name + " ended, and its exit code is lost";
   return ended.name + " exited with code " + std::to_string(ended.code);
+}
+
+bool was_launched() {
+  const char* parent = std::getenv(started_by);
+  return parent != nullptr && parent == std::to_string(::getppid());
 }
 
 result<child_process> child_process::start(const child_spec& spec) {

@@ -56,6 +56,10 @@ inline constexpr std::chrono::milliseconds usual_time_of_end{1500};
 /// What is said then, to the user who waits for it.
 [[nodiscard]] std::string words_on_late_end(const std::string& name);
 
+/// Whether another process of the program has started this one and said so (see started_by). What
+/// this one starts in turn has another parent than the mark says.
+[[nodiscard]] bool was_launched();
+
 /// One running child process. Owns it: the destructor kills and reaps it, with every process it has
 /// started in its process group. The kernel kills the child (SIGKILL) as soon as the thread that
 /// started it ends, so start children from a thread that outlives them; `process_group` does.

@@ -15,10 +15,12 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/remote/ticker.hpp"
 #include "cluster/config/sources/command_line.hpp"
+#include "cluster/launch/agents/clock_words.hpp"
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/session_core.hpp"
 #include "cluster/launch/agents/stream_seal.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/find_program.hpp"
 #include "cluster/launch/interrupt.hpp"
@@ -259,6 +261,10 @@ void agent_launcher::note_ready(session& at, const events::hello& who) {
     return perform(at, at.core.refuse(threads.setting + ": " +
                                       words_on_absurd_threads(threads.most, who.cores)));
   if (const auto words = words_on_threads(threads, who.cores); !words.empty())
+    log::warning(at.core.place().text() + ": " + words);
+  // The doctor measures clocks, and more exactly.
+  const auto told = settings_.watch.arguments ? 0 : who.clock_ns;
+  if (const auto words = words_on_told_clock(told, wall_clock_ns()); !words.empty())
     log::warning(at.core.place().text() + ": " + words);
   at.cores = who.cores;  // it has begun
   changed_.notify_all();

@@ -11,6 +11,7 @@
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
+#include "cluster/launch/agents/program_build.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/door/listener.hpp"
@@ -179,7 +180,8 @@ std::string for_others(const std::string& listening) {
 /// Starts nothing, and so has nothing to end: who loses the trainer ends by itself.
 class awaited_nodes final : public node_launcher {
  public:
-  explicit awaited_nodes(process_link link) : link_(std::move(link)) {}
+  awaited_nodes(process_link link, std::string build)
+      : link_(std::move(link)), build_(std::move(build)) {}
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override {
@@ -196,6 +198,7 @@ class awaited_nodes final : public node_launcher {
   }
   result<void> give_up(const std::string&) override { return {}; }
   std::vector<node_end> ends() const override { return {}; }
+  std::string required_build() const override { return build_; }
   void expect_ends() override {}
   void join(bool) override {}
   void kill() override {}
@@ -205,6 +208,7 @@ class awaited_nodes final : public node_launcher {
 
  private:
   const process_link link_;
+  const std::string build_;
   bool told_who_ = false;
 };
 
@@ -225,8 +229,8 @@ result<void> check_trainer_listens(const std::string& listen) {
   });
 }
 
-std::unique_ptr<node_launcher> make_awaited_nodes(process_link link) {
-  return std::make_unique<awaited_nodes>(std::move(link));
+std::unique_ptr<node_launcher> make_awaited_nodes(process_link link, std::string build) {
+  return std::make_unique<awaited_nodes>(std::move(link), std::move(build));
 }
 
 result<agent_plan> plan_agents(const trainer_config& config,
@@ -253,7 +257,10 @@ result<launch_choice> choose_launcher(const trainer_config& config,
   if (auto listens = check_trainer_listens(config.link.listen); !listens)
     return tl::unexpected(listens.error());
   if (config.cluster.launch == launch_way::none)
-    return launch_choice{make_awaited_nodes(std::move(*link)), config.link.listen};
+    return program_build().map([&](std::string build) {
+      return launch_choice{make_awaited_nodes(std::move(*link), std::move(build)),
+                           config.link.listen};
+    });
   return make_process_launcher(std::move(*link), config.observe.verbose,
                                names.size() + config.cluster.understudies)
       .map([&](auto where) {

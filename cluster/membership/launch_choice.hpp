@@ -40,8 +40,10 @@ struct agent_plan {
 [[nodiscard]] result<launch_choice> choose_launcher(const trainer_config& config,
                                                     const std::vector<std::string>& names);
 
-/// Nodes that somebody else starts; each one's name and where it is to join are logged.
-[[nodiscard]] std::unique_ptr<node_launcher> make_awaited_nodes(process_link link);
+/// Nodes that somebody else starts; each one's name and where it is to join are logged. `build`:
+/// what their program has to be, as of program_build.
+[[nodiscard]] std::unique_ptr<node_launcher> make_awaited_nodes(process_link link,
+                                                                std::string build);
 
 /// Whether the trainer can listen there now, before others are asked to join it; empty: where no
 /// other machine comes. Errors: address_unavailable naming the setting, the host and what to do.

@@ -12,7 +12,10 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/remote/told_loss.hpp"
+#include "cluster/launch/find_program.hpp"
+#include "cluster/membership/stage_node.hpp"
 #include "engine/base/torch_error.hpp"
+#include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/meeting_place.hpp"
 
@@ -84,7 +87,7 @@ result<void> node_group::open_node(const std::string& listen) {
       {.name = "trainer",
        .listen = listen,
        .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
-       .admit = [this](const auto& name) { return admit(name); },
+       .admit = [this](const auto& who) { return admit(who); },
        .on_refused = [this](const auto& why) { on_refused(why); },
        .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
       launcher_->trainer_link());
@@ -93,15 +96,21 @@ result<void> node_group::open_node(const std::string& listen) {
   return {};
 }
 
-/// A name of the run's, or that of a successor ("stage-1.2") or an understudy. On the link's
-/// thread.
-result<void> node_group::admit(const std::string& name) const {
-  if (understudies::is_one(name)) return {};
-  const auto is_of = [&](const auto& each) { return name == each || name.starts_with(each + "."); };
-  if (std::ranges::any_of(first_names_, is_of)) return {};
-  std::string there;
-  for (const auto& each : first_names_) there += (there.empty() ? "" : ", ") + each;
-  return fail(errc::bad_config, "this run has no node '" + name + "'; it has " + there);
+/// A name of the run's, or that of a successor ("stage-1.2") or an understudy, of the run's own
+/// program. On the link's thread.
+result<void> node_group::admit(const actors::greeting& who) const {
+  const auto is_of = [&](const auto& each) {
+    return who.name == each || who.name.starts_with(each + ".");
+  };
+  if (!understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of)) {
+    std::string there;
+    for (const auto& each : first_names_) there += (there.empty() ? "" : ", ") + each;
+    return fail(errc::bad_config, "this run has no node '" + who.name + "'; it has " + there);
+  }
+  const auto required = launcher_->required_build();
+  if (required.empty() || who.build == required) return {};
+  return fail(errc::bad_config,
+              words_on_other_build(who, {host_name(), own_program().string(), required}));
 }
 
 result<void> node_group::await(const std::vector<std::string>& names) {
@@ -150,8 +159,10 @@ result<std::vector<actors::stage_actor>> node_group::build(
   const auto built = actors::all(std::move(answers)).get();
   if (!built) return tl::unexpected(explain(built.error()));
   std::vector<actors::stage_actor> stages;
-  for (const auto& each : *built)
+  for (const auto& each : *built) {
+    note_processor(stages.size(), each.processor);
     stages.push_back(caf::actor_cast<actors::stage_actor>(each.stage));
+  }
   return stages;
 }
 
@@ -163,7 +174,14 @@ result<actors::stage_actor> node_group::build_at(std::size_t place,
                                        waits.build)
           .get();
   if (!built) return tl::unexpected(explain(built.error()));
+  note_processor(place, built->processor);
   return caf::actor_cast<actors::stage_actor>(built->stage);
+}
+
+void node_group::note_processor(std::size_t place, const std::string& processor) {
+  if (const auto before = processors_.computes_on(place, processor))
+    log::warning(names_.at(place) + " computes on " + processor + ", and its stage began on " +
+                 *before + ": sums may differ in their bits from here on");
 }
 
 void node_group::on_told(const std::string& name, const std::vector<messages::element>& told) {
@@ -190,6 +208,16 @@ void node_group::end_suspect() {
   log::warning(why.text + ": it is lost");
   node_->lose(found->of, why);
   launcher_->kill(found->of);
+}
+
+void node_group::lose(std::size_t place, const error& why) {
+  const auto& name = names_.at(place);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!hung_) hung_ = actors::progress_core::hung{name, why};
+  }
+  node_->lose(name, why);
+  launcher_->kill(name);
 }
 
 void node_group::perform(const actors::progress_core::effects& what) {

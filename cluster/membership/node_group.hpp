@@ -24,6 +24,7 @@
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/suspicions_core.hpp"
 #include "cluster/membership/understudies.hpp"
+#include "cluster/recovery/processors_core.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -82,6 +83,10 @@ class node_group {
   /// cannot be started is warned of.
   void fill_understudies();
 
+  /// Ends the node in this place, which is of no use any more: it is lost from then on. `why`:
+  /// peer_lost, and what `explain` says of it. Does not wait.
+  void lose(std::size_t place, const error& why);
+
   /// The node in this place is lost, and the run goes on without it: makes sure that it has ended.
   /// Returns why it is lost, as `explain` does; nothing that fails later is explained with it.
   [[nodiscard]] error leave_out(std::size_t place, const error& why);
@@ -101,7 +106,7 @@ class node_group {
              std::size_t understudies);
   [[nodiscard]] result<void> open(const std::string& listen);
   [[nodiscard]] result<void> open_node(const std::string& listen);
-  [[nodiscard]] result<void> admit(const std::string& name) const;
+  [[nodiscard]] result<void> admit(const actors::greeting& who) const;
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
@@ -113,6 +118,7 @@ class node_group {
   [[nodiscard]] error with_place(const error& why) const;
   [[nodiscard]] error explain_of(const std::vector<std::string>& nodes, const error& why,
                                  std::chrono::milliseconds patience) const;
+  void note_processor(std::size_t place, const std::string& processor);
   void find_hosts_of_joined();
   void on_refused(const error& why);
   void on_node_down(const std::string& name, const error& why);
@@ -141,6 +147,7 @@ class node_group {
   std::vector<std::string> names_;        // by place; changed under the lock
   std::vector<std::size_t> starts_;       // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
+  processors_core processors_;
   std::string failure_;  // of the run; empty: it has none
 };
 

@@ -21,7 +21,7 @@ struct node_end {
 };
 
 /// Where nodes run: the port behind a node_group, with one implementation for processes and one
-/// for threads. Used by one thread, but for `kill`, `suspend` and `resume`.
+/// for threads. Used by one thread, but for `required_build`, `kill`, `suspend` and `resume`.
 class node_launcher {
  public:
   virtual ~node_launcher() = default;
@@ -51,6 +51,10 @@ class node_launcher {
 
   /// A node and where it runs: "stage-1 on node beta (10.0.0.2)".
   [[nodiscard]] virtual std::string place_of(const std::string& name) const { return name; }
+
+  /// What the program of a node has to be that joins: see program_build. Empty: nothing to compare,
+  /// for they are started here. From any thread.
+  [[nodiscard]] virtual std::string required_build() const { return {}; }
 
   /// The nodes are about to be told to end: from here on an end is none of `ends`.
   virtual void expect_ends() = 0;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <iterator>
 #include <mutex>
 #include <set>
@@ -18,6 +17,7 @@
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/child_process.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/log_end.hpp"
@@ -89,13 +89,6 @@ class child_ends {
   std::vector<node_end> failures_;
   last_words words_;
 };
-
-/// Whether this process is a node that another process of the program started. What a node
-/// starts in turn has another parent than the mark says.
-bool was_launched() {
-  const char* parent = std::getenv(started_by);
-  return parent != nullptr && parent == std::to_string(::getppid());
-}
 
 class process_launcher final : public node_launcher {
  public:

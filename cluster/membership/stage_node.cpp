@@ -8,6 +8,7 @@
 #include <exception>
 #include <future>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
@@ -16,8 +17,10 @@
 #include "actors/protocol.hpp"
 #include "actors/remote/told_loss.hpp"
 #include "actors/system.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -38,6 +41,8 @@ class ending {
 /// Why a node cannot join, with what whoever typed that can change.
 error join_failure(const joined_node_settings& settings, const error& why) {
   if (!settings.by_hand) return why;
+  if (why.code == errc::bad_config)
+    return {why.code, words_on_refusal(settings.name, settings.trainer, why.text)};
   error told{why.code, settings.name + ": " + why.text};
   if (why.code == errc::address_unavailable || why.code == errc::timed_out) {
     told.text +=
@@ -49,6 +54,13 @@ error join_failure(const joined_node_settings& settings, const error& why) {
         "be those of the run";
   }
   return told;
+}
+
+/// Why a node has lost the trainer, which may also greet it first and refuse it then.
+error trainer_failure(const joined_node_settings& settings, const error& why) {
+  if (!settings.by_hand) return why;
+  const auto words = why.code == errc::bad_config ? words_on_refusal : words_on_lost_trainer;
+  return {why.code, words(settings.name, settings.trainer, why.text)};
 }
 
 }  // namespace
@@ -64,6 +76,27 @@ std::string words_on_lost_trainer(const std::string& name, const std::string& tr
   return name + ": the trainer at " + trainer + " is gone (" + (loss ? loss->reason : why) +
          "), and this process ends with it; see there why, and join again when the run has been "
          "started again";
+}
+
+std::string words_on_refusal(const std::string& name, const std::string& trainer,
+                             const std::string& why) {
+  std::string_view reason = why;
+  for (const std::string_view before :
+       {" refuses this one: ", "node 'trainer' is gone: ", " closed the link: "})
+    if (const auto at = reason.find(before); at != std::string_view::npos)
+      reason.remove_prefix(at + before.size());
+  return name + ": the trainer at " + trainer + " refuses this process: " + std::string(reason);
+}
+
+std::string words_on_other_build(const actors::greeting& who, const trainer_program& own) {
+  const auto door = messages::meeting_place::parse(who.address).outside;
+  const bool has_host = door.find(':') != std::string::npos && !door.starts_with("unix:");
+  const auto host = has_host ? host_of(door) : own.host;  // at a file: on the trainer's machine
+  return who.name + " on " + host + " is another build of the program, " +
+         (who.build.empty() ? "which it does not name," : who.build) + " and not " + own.build +
+         " as the trainer's; install the trainer's program there, and join with it (--program of "
+         "troupe join): " +
+         own.file + " on " + own.host;
 }
 
 result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
@@ -85,9 +118,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
     if (other == "trainer" && in_order)  // the host may still have its last word to read
       caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
     else if (other == "trainer")
-      end->decide(fail(why.code, settings.by_hand ? words_on_lost_trainer(
-                                                        settings.name, settings.trainer, why.text)
-                                                  : why.text));
+      end->decide(tl::unexpected(trainer_failure(settings, why)));
     else if (!in_order)
       progress->note_lost(other);
   };
@@ -96,7 +127,8 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
       {.name = settings.name,
        .listen = settings.listen,
        .on_node_down = on_node_down,
-       .tell = [progress] { return progress->tell(std::chrono::steady_clock::now()); }},
+       .tell = [progress] { return progress->tell(std::chrono::steady_clock::now()); },
+       .build = settings.build},
       settings.make_link);
   if (!node) return tl::unexpected(node.error());
   const auto spawned = spawn(system, {**node, progress}, [&settings, end](const auto& failure) {
@@ -128,6 +160,7 @@ host_spawner stage_host(registries known) {
                                     .progress = here.progress,
                                     .losses = known.losses,
                                     .data = known.data,
+                                    .collectives = known.collectives,
                                     .memory = here.node.memory()}));
   };
 }

@@ -20,7 +20,8 @@ struct joined_node_settings {
   std::string trainer;      ///< Where the trainer's node listens, "host:port".
   std::string listen = "";  ///< Empty: whatever suits the link.
   actors::link_factory make_link;
-  bool by_hand = false;  ///< Somebody has typed where and as what it joins.
+  bool by_hand = false;    ///< Somebody has typed where and as what it joins.
+  std::string build = "";  ///< As of node_settings::build.
 };
 
 /// The node that has joined, and where its threads say what they are at.
@@ -48,6 +49,21 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 /// do. `trainer`: the address that was joined. `why`: the node's word on it. Pure.
 [[nodiscard]] std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
                                                 const std::string& why);
+
+/// The same for whoever the trainer has not let in.
+[[nodiscard]] std::string words_on_refusal(const std::string& name, const std::string& trainer,
+                                           const std::string& why);
+
+/// A trainer's program, for those who are to run the same.
+struct trainer_program {
+  std::string host;   ///< What the trainer's machine calls itself.
+  std::string file;   ///< On that machine.
+  std::string build;  ///< As of program_build.
+};
+
+/// Why a node that is another build of the program may not join, with what to do. Pure.
+[[nodiscard]] std::string words_on_other_build(const actors::greeting& who,
+                                               const trainer_program& own);
 
 /// A host that builds the stages that the trainer asks for.
 [[nodiscard]] host_spawner stage_host(registries known);

@@ -9,6 +9,10 @@
 
 namespace troupe::cluster {
 
+/// How the data that the config names are opened, here or by a stage's process.
+[[nodiscard]] engine::dataset_options dataset_options_of(const application& program,
+                                                         const trainer_config& config);
+
 /// Opens the data that the config names, in this process. Errors: those of engine::open_dataset.
 [[nodiscard]] result<std::shared_ptr<const engine::dataset>> open_data_here(
     const application& program, const trainer_config& config);

@@ -6,6 +6,7 @@
 
 #include "cluster/config/checks/checks.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/agents/program_build.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "messages/link/door/listener.hpp"
@@ -73,6 +74,11 @@ result<void> serve_as_node(const node_options& options, const host_spawner& spaw
                                 .trainer = options.join,
                                 .make_link = process_link_factory(*link),
                                 .by_hand = options.secret_descriptor < 0};
+  if (settings.by_hand) {  // else its trainer, or an agent of it, has started its own program
+    auto build = program_build();
+    if (!build) return fail(build.error().code, options.name + ": " + build.error().text);
+    settings.build = std::move(*build);
+  }
   // Other nodes reach this one where it listens, which may be another host than theirs.
   const auto trainer = messages::meeting_place::parse(options.join).outside;
   if (opens_port(link->transport) && !is_loopback(trainer)) {

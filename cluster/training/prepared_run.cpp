@@ -98,10 +98,11 @@ result<void> check_names(const prepared_run& run, const whole_checkpoint& from) 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
   const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(config, run.model.options, run.steps, evaluates);
+  const auto begins = find_beginning(config, run.model.options, run.of_data, run.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};
+  if (begins->from) warn_of_read_again(*begins->from, *run.data);
   return begins->from ? begin_from(run, *begins->from) : begin_anew(run, config);
 }
 
@@ -154,12 +155,6 @@ result<void> check_ties(const prepared_run& run, const trainer_config& whole,
 result<void> cut_model(prepared_run& run, const application& program,
                        const trainer_config& config) {
   const auto& known = program.info.known;
-  auto blueprint = engine::find_model(known.models, config.model.name, run.model);
-  if (!blueprint) return tl::unexpected(blueprint.error());
-  run.blueprint = std::move(*blueprint);
-  auto layers = engine::describe(run.blueprint);
-  if (!layers) return tl::unexpected(layers.error());
-  run.layers = std::move(*layers);
   run.layer_names = engine::layer_names(run.layers);
   const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
   if (!recomputed)
@@ -250,6 +245,19 @@ result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
       });
 }
 
+result<described_model> describe_model(const application& program, const trainer_config& config,
+                                       const engine::dataset& data) {
+  const auto classes = engine::choose_classes(config.model.classes, data.classes());
+  if (!classes) return tl::unexpected(config.places.blame("model.classes", classes.error()));
+  engine::model_order order{*classes, config.train.seed, {}};
+  if (program.model_options) order.options = program.model_options(config);
+  auto blueprint = engine::find_model(program.info.known.models, config.model.name, order);
+  if (!blueprint) return tl::unexpected(blueprint.error());
+  auto layers = engine::describe(*blueprint);
+  if (!layers) return tl::unexpected(layers.error());
+  return described_model{std::move(order), std::move(*blueprint), std::move(*layers)};
+}
+
 result<prepared_run> prepare(const application& program, const trainer_config& config,
                              std::shared_ptr<const engine::dataset> data) {
   if (auto known = check_model(program, config); !known) return tl::unexpected(known.error());
@@ -261,11 +269,15 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
     if (auto fits = program.check_data(config, *run.data); !fits)
       return tl::unexpected(fits.error());
   }
-  const auto classes = engine::choose_classes(config.model.classes, run.data->classes());
-  if (!classes) return tl::unexpected(config.places.blame("model.classes", classes.error()));
-  run.model = {*classes, config.train.seed, {}};
-  if (program.model_options) run.model.options = program.model_options(config);
+  auto described = describe_model(program, config, *run.data);
+  if (!described) return tl::unexpected(described.error());
+  run.model = std::move(described->order);
+  run.blueprint = std::move(described->blueprint);
+  run.layers = std::move(described->layers);
   run.scaler = first_scaler(config);
+  auto noted = record_of(config, *run.data);
+  if (!noted) return tl::unexpected(noted.error());
+  run.of_data = std::move(*noted);
   if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
   const auto fits = [&](std::uint32_t parts) {
     return check_micro_batches(program, config, run, std::max(1U, parts));

@@ -9,6 +9,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/training/application.hpp"
 #include "cluster/training/saving/checkpoint.hpp"
+#include "cluster/training/saving/data_record.hpp"
 #include "engine/partition/planner.hpp"
 
 namespace troupe::cluster {
@@ -17,6 +18,7 @@ namespace troupe::cluster {
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
   actors::data_actor reader = {};  // who reads them on another node; null: this process
+  data_record of_data;             // for its checkpoints
   engine::model_order model;
   engine::model_blueprint blueprint;
   engine::model layers;  // described: without memory
@@ -33,6 +35,18 @@ struct prepared_run {
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
   bool is_complete = false;  // a checkpoint has all of them, and nothing is left to do
 };
+
+/// A model, without memory.
+struct described_model {
+  engine::model_order order;
+  engine::model_blueprint blueprint;
+  engine::model layers;
+};
+
+/// The model that the config names for such data. Errors: bad_config.
+[[nodiscard]] result<described_model> describe_model(const application& program,
+                                                     const trainer_config& config,
+                                                     const engine::dataset& data);
 
 /// Cuts the model for the data, and checks the contents of --init. No weights are in memory.
 /// Errors: bad_config, bad_data.

@@ -19,7 +19,8 @@
 #include "cluster/launch/start/process_start.hpp"
 #include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
-#include "cluster/training/restarts.hpp"
+#include "cluster/training/measuring_process.hpp"
+#include "cluster/training/restarts/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/answer.hpp"
 #include "messages/base/exit_code.hpp"
@@ -82,7 +83,17 @@ struct performer {
   }
 };
 
-// `PROGRAM --check FLAGS`: every error of the settings, or what they would have run where.
+/// Of a command line that a program cannot check; nothing is run.
+error no_check(const program_info& info, const command& asked) {
+  if (std::holds_alternative<node_options>(asked))
+    return {errc::bad_config,
+            "--check: shows a run, and --join serves in one that there is; leave one of them out"};
+  return {errc::bad_config,
+          "--check: " + info.name + " has no table of a run to show; its settings have no error"};
+}
+
+// `PROGRAM --check FLAGS`: every error of the settings, or what they would have run where. Trains
+// nothing, whatever the program can do.
 int run_check(const program_info& info, const program_actions& actions,
               std::span<const char* const> arguments) {
   const char* const name = info.name.c_str();
@@ -91,8 +102,10 @@ int run_check(const program_info& info, const program_actions& actions,
   if (!errors.empty()) return exit_refused;
   const auto asked = read_command_line(info, arguments);
   if (!asked) return report(name, asked.error());
+  if (const auto* const text = std::get_if<message_text>(&*asked))
+    return performer{name, actions}(*text);
   const auto* const config = std::get_if<trainer_config>(&*asked);
-  if (config == nullptr || !actions.check) return std::visit(performer{name, actions}, *asked);
+  if (config == nullptr || !actions.check) return report(name, no_check(info, *asked));
   const auto checked = actions.check(*config);
   if (!checked) return report(name, checked.error());
   const auto written = write_answer(checked->table);
@@ -100,10 +113,24 @@ int run_check(const program_info& info, const program_actions& actions,
   return written ? 0 : report(name, written.error());
 }
 
+// `PROGRAM --measure-layers SAMPLES FLAGS`: for a process that was started with these flags.
+int run_measuring(const program_info& info, const program_actions& actions,
+                  std::span<const char* const> arguments) {
+  return answer_measuring(arguments.size() > 2 ? arguments[2] : "",
+                          [&](std::int64_t samples) -> result<engine::model_profile> {
+                            const auto asked = read_command_line(info, arguments.subspan(3));
+                            if (!asked) return tl::unexpected(asked.error());
+                            const auto* const config = std::get_if<trainer_config>(&*asked);
+                            if (config == nullptr || !actions.measure)
+                              return fail(errc::bad_config, "there are no layers to measure");
+                            return actions.measure(*config, samples);
+                          });
+}
+
 /// Whether a program with these words may start other processes that are the program itself.
 bool starts_processes(std::span<const char* const> arguments) {
-  constexpr std::array<std::string_view, 4> alone{"--join", doctor::examine_word, "--check",
-                                                  "--help"};
+  constexpr std::array<std::string_view, 5> alone{"--join", doctor::examine_word, measure_word,
+                                                  "--check", "--help"};
   return std::ranges::none_of(arguments, [&](std::string_view word) {
     return std::ranges::find(alone, word) != alone.end();
   });
@@ -128,12 +155,15 @@ int run_program(const program_info& info, const program_actions& actions, int ar
   prepare_process();
   if (first == agent_word) return run_agent(arguments.size() > 2 ? arguments[2] : "");
   if (first == doctor::examine_word && arguments.size() == 3)
-    return doctor::run_examiner(arguments[2]);
+    return doctor::run_examiner(arguments[2], info.known.data);
   if (first == doctor::doctor_word)
-    return run_doctor_command(info, actions.needs, arguments.subspan(2));
+    return run_doctor_command(info, {actions.needs, actions.data}, arguments.subspan(2));
   if (first == "--check") return run_check(info, actions, arguments.subspan(2));
-  const auto asked = read_command_line(info, arguments.subspan(1));
+  if (first == measure_word) return run_measuring(info, actions, arguments);
+  auto asked = read_command_line(info, arguments.subspan(1));
   if (!asked) return report(info.name.c_str(), asked.error());
+  if (auto* const config = std::get_if<trainer_config>(&*asked))
+    config->command.assign(arguments.begin(), arguments.end());
   return std::visit(performer{info.name.c_str(), actions}, *asked);
 } catch (const std::exception& problem) {
   return report(info.name.c_str(), {engine::code_of(problem), engine::reason_of(problem)});

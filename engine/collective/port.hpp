@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/collective/reach.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
@@ -84,6 +86,7 @@ struct collective_place {
   std::uint32_t ranks = 1;
   c10::Device on{c10::kCPU};
   sum_order order = sum_order::tree;
+  socket_reach sockets = socket_reach::loopback;  ///< What the library's own may use.
 };
 
 /// Makes the ports of a process. A value that `main` passes to whoever needs ports. Thread-safe.
@@ -95,12 +98,19 @@ class collective_maker {
   /// of the device cannot be communicated by it, and what to do.
   [[nodiscard]] virtual result<std::string> library_for(c10::Device on) const = 0;
 
-  /// What the ranks of one new group have in common, as text without spaces. Whoever holds it may
-  /// join. Errors: transport_missing, handler_failed.
-  [[nodiscard]] virtual result<std::string> invite(std::uint32_t ranks) const = 0;
+  /// Where the library's own sockets are in this process, which its first group decides for all
+  /// later ones; empty: there was none, or the library opens none.
+  [[nodiscard]] virtual std::optional<socket_reach> sockets() const = 0;
 
-  /// Begins to join; what is submitted waits for all ranks, or fails because they do not come.
-  /// Errors: transport_missing, bad_frame for what is no invitation.
+  /// What the ranks of one new group have in common, as text without spaces. Whoever holds it may
+  /// join. Errors: transport_missing, also where `sockets` are to keep to loopback and those of
+  /// this process are on the network; handler_failed.
+  [[nodiscard]] virtual result<std::string> invite(std::uint32_t ranks,
+                                                   socket_reach sockets) const = 0;
+
+  /// Begins to join; what is submitted waits for all ranks, or fails because they do not come or
+  /// as `invite` does because of sockets. Errors: transport_missing, bad_frame for what is no
+  /// invitation.
   [[nodiscard]] virtual result<std::shared_ptr<collective_port>> join(
       const collective_place& place) const = 0;
 };

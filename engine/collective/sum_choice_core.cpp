@@ -17,10 +17,62 @@ std::string join(const std::vector<std::size_t>& stages) {
   return all;
 }
 
+/// Why two replicas cannot meet on loopback: where they are; empty: they can.
+std::string words_on_distance(const sum_offer& one, const sum_offer& other) {
+  if (one.machine.empty() || one.machine != other.machine) return "on different machines";
+  if (one.network.empty() || one.network != other.network)
+    return "in different network namespaces of a machine";
+  return {};
+}
+
+/// One that cannot meet the first on loopback; null: all can.
+const sum_offer* find_apart(const std::vector<sum_offer>& replicas) {
+  for (std::size_t i = 1; i < replicas.size(); ++i)
+    if (!words_on_distance(replicas[i], replicas.front()).empty()) return &replicas[i];
+  return nullptr;
+}
+
+const sum_offer* find_bound(const std::vector<sum_offer>& replicas, socket_reach to) {
+  const auto found = std::ranges::find(replicas, std::optional(to), &sum_offer::sockets);
+  return found == replicas.end() ? nullptr : &*found;
+}
+
+bool needs_network(const std::vector<sum_offer>& replicas) {
+  return find_apart(replicas) != nullptr || find_bound(replicas, socket_reach::network) != nullptr;
+}
+
+/// Why the library's sockets may not carry the sums, or cannot; empty: they may.
+std::string words_on_sockets(const std::vector<sum_offer>& replicas, const sum_wish& wish) {
+  const auto* const apart = find_apart(replicas);
+  if (apart != nullptr && !wish.network_is_trusted)
+    return apart->stage + " and " + replicas.front().stage + " are " +
+           words_on_distance(*apart, replicas.front()) +
+           ", and their network is not declared trusted (--network trusted): NCCL encrypts nothing";
+  if (apart == nullptr && wish.network_is_trusted) return {};
+  const auto unfit = apart == nullptr ? socket_reach::network : socket_reach::loopback;
+  const auto* const bound = find_bound(replicas, unfit);
+  if (bound == nullptr) return {};
+  return bound->stage + ": NCCL's sockets in its process are on " +
+         (apart == nullptr ? "the network, which was trusted"
+                           : "loopback, since all replicas shared a machine") +
+         " when they were opened";
+}
+
+/// Which replicas would be on one GPU; empty: none.
+std::string words_on_devices(const std::vector<sum_offer>& replicas) {
+  std::map<std::pair<std::string, std::string>, const sum_offer*> cards;
+  for (const auto& each : replicas) {
+    const auto [found, fresh] = cards.try_emplace({each.machine, each.device}, &each);
+    if (!fresh && each.device != "cpu")
+      return each.stage + " and " + found->second->stage + " share " + each.device +
+             ": there are more replicas than GPUs";
+  }
+  return {};
+}
+
 }  // namespace
 
 result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_wish& wish) {
-  std::map<std::pair<std::string, std::string>, const sum_offer*> cards;
   const auto& first = replicas.front();
   const auto differs = [&](const sum_offer& each) { return each.why_not != first.why_not; };
   const bool all_alike = std::ranges::none_of(replicas, differs);
@@ -32,22 +84,21 @@ result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_
       return fail(errc::version_mismatch, each.stage + " has " + each.library + " and " +
                                               first.stage + " has " + first.library +
                                               "; install the same on all machines");
-  for (const auto& each : replicas) {
-    const bool apart = each.machine.empty() || each.machine != first.machine;
-    if (replicas.size() > 1 && apart && !wish.network_is_trusted)
-      return over_links(each.stage + " and " + first.stage +
-                        " are on different machines, and their network is not declared trusted "
-                        "(--network trusted): NCCL encrypts nothing");
-    const auto [found, fresh] = cards.try_emplace({each.machine, each.device}, &each);
-    if (!fresh && each.device != "cpu")
-      return over_links(each.stage + " and " + found->second->stage + " share " + each.device +
-                        ": there are more replicas than GPUs");
-  }
+  for (const auto& why : {words_on_sockets(replicas, wish), words_on_devices(replicas)})
+    if (!why.empty()) return over_links(why);
+  const auto sockets = needs_network(replicas) ? socket_reach::network : socket_reach::loopback;
   if (wish.fast)
-    return sum_choice{replica_sum_way::fast, "by " + first.library +
-                                                 " in its own order, which promises no bits "
-                                                 "(reduce = \"fast\")"};
-  return sum_choice{replica_sum_way::ordered, "by " + first.library + " in a fixed order"};
+    return sum_choice{
+        replica_sum_way::fast,
+        "by " + first.library + " in its own order, which promises no bits (reduce = \"fast\")",
+        sockets};
+  return sum_choice{replica_sum_way::ordered, "by " + first.library + " in a fixed order", sockets};
+}
+
+socket_reach sockets_for(const std::vector<sum_choice>& stages) {
+  const bool any = std::ranges::any_of(
+      stages, [](const sum_choice& each) { return each.sockets == socket_reach::network; });
+  return any ? socket_reach::network : socket_reach::loopback;
 }
 
 std::string to_line(const std::vector<sum_choice>& stages) {

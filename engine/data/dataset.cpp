@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "engine/checksums/file_digest.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/data/sources.hpp"
@@ -106,6 +107,15 @@ opened_dataset open_dataset(const dataset_options& options, const data_registry&
   const auto rest = colon == source.npos ? std::string_view() : source.substr(colon + 1);
   return guarded(options.source,
                  [&] { return open_kind(source.substr(0, colon), rest, options, known); });
+}
+
+void add_number(running_digest& to, std::uint64_t number) {
+  to.add(std::as_bytes(std::span(&number, 1)));
+}
+
+void add_text(running_digest& to, std::string_view text) {
+  add_number(to, text.size());
+  to.add(std::as_bytes(std::span(text)));
 }
 
 std::string remedy_of(const std::error_code& why) {

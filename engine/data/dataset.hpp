@@ -22,6 +22,16 @@ struct batch {
   at::Tensor labels;  // [N] i64, or [N, T] i64
 };
 
+/// Indices of samples that could not be read, in ascending order.
+struct left_out_samples {
+  std::vector<std::int64_t> train, test;
+
+  bool operator==(const left_out_samples&) const = default;
+};
+
+/// So many of each split are told; of a source with more of them, the first.
+inline constexpr std::size_t most_left_out_told = 1000;
+
 /// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) returns.
 /// Views: nothing is copied. Errors: bad_config naming both numbers if there are too few samples.
 [[nodiscard]] result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches);
@@ -53,6 +63,21 @@ class dataset {
 
   /// Samples skipped so far because they could not be read.
   [[nodiscard]] virtual std::uint64_t skipped() const { return 0; }
+
+  /// Which samples could not be read so far. Errors: those of asking another node, as `digest`.
+  [[nodiscard]] virtual result<left_out_samples> left_out() const { return left_out_samples(); }
+
+  /// What a user finds a sample by, in the middle of a sentence.
+  [[nodiscard]] virtual std::string name_of(split part, std::int64_t index) const {
+    return (part == split::train ? "training sample " : "test sample ") + std::to_string(index);
+  }
+
+  /// Text that is another one once a sample was added, removed or replaced, and the same on every
+  /// host and whenever files were written. It does not take a pass over all samples where those are
+  /// files or large: a folder's are told apart by their names and sizes, large images in memory by
+  /// parts of them. Empty: the source has none, as where it makes its samples. Errors: peer_lost
+  /// and others of asking the node that has the data.
+  [[nodiscard]] virtual result<std::string> digest() const { return std::string(); }
 };
 
 /// How to open a source.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/bad_file.hpp"
+#include "engine/checksums/file_digest.hpp"
 #include "engine/data/idx_header.hpp"
 #include "engine/data/image/resample.hpp"
 #include "engine/data/sources.hpp"
@@ -137,6 +138,16 @@ class fashion_mnist_dataset final : public dataset {
                                    std::span<const std::int64_t> indices) const override {
     return read_samples("fashion-mnist", indices, size(part),
                         [&] { return convert(part, indices); });
+  }
+
+  [[nodiscard]] result<std::string> digest() const override {
+    running_digest sum(sample_digest_bytes);
+    for (const auto* from : {&train_, &test_}) {
+      add_number(sum, from->labels.size());
+      sum.add(std::as_bytes(std::span(from->labels)));
+      sum.add(std::as_bytes(std::span(from->pixels)));
+    }
+    return sum.digits();
   }
 
  private:

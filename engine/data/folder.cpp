@@ -4,12 +4,15 @@
 #include <cctype>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <unordered_set>
 #include <utility>
 
+#include "engine/checksums/file_digest.hpp"
 #include "engine/data/image/image.hpp"
 #include "engine/data/image/resample.hpp"
 #include "engine/data/sources.hpp"
@@ -168,10 +171,44 @@ class folder_dataset final : public dataset {
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
     return read_samples("folder " + of(part).folder.string(), indices, size(part),
-                        [&] { return decode(of(part), indices); });
+                        [&] { return decode(part, indices); });
+  }
+
+  [[nodiscard]] result<left_out_samples> left_out() const override {
+    const std::lock_guard lock(warned_mutex_);
+    return left_out_samples{told_of(left_out_train_), told_of(left_out_test_)};
+  }
+
+  [[nodiscard]] std::string name_of(split part, std::int64_t index) const override {
+    return path_of(of(part), index).string();
+  }
+
+  [[nodiscard]] result<std::string> digest() const override {
+    return guarded("folder " + tree_.train.folder.string(), [&]() -> result<std::string> {
+      running_digest sum(sample_digest_bytes);
+      add_number(sum, tree_.classes.size());
+      for (const auto& name : tree_.classes) add_text(sum, name);
+      for (const auto* list : {&tree_.train, &tree_.test}) add_files(sum, *list);
+      return sum.digits();
+    });
   }
 
  private:
+  using index_set = std::set<std::int64_t>;
+
+  static std::vector<std::int64_t> told_of(const index_set& all) {
+    const auto count = std::min(all.size(), most_left_out_told);
+    return {all.begin(), std::next(all.begin(), static_cast<std::ptrdiff_t>(count))};
+  }
+
+  static void add_files(running_digest& sum, const image_list& list) {
+    add_number(sum, list.files.size());
+    for (const auto& file : list.files) {
+      add_number(sum, static_cast<std::uint64_t>(file.label));
+      add_text(sum, file.name);
+    }
+  }
+
   [[nodiscard]] const image_list& of(split part) const {
     return part == split::train ? tree_.train : tree_.test;
   }
@@ -196,8 +233,8 @@ class folder_dataset final : public dataset {
     }
   }
 
-  [[nodiscard]] result<batch> decode(const image_list& list,
-                                     std::span<const std::int64_t> indices) const {
+  [[nodiscard]] result<batch> decode(split part, std::span<const std::int64_t> indices) const {
+    const auto& list = of(part);
     auto whole = empty_batch(static_cast<std::int64_t>(indices.size()), sample_shape());
     const auto values = static_cast<std::size_t>(channels * image_size_ * image_size_);
     auto* images = whole.inputs.mutable_data_ptr<float>();
@@ -211,7 +248,7 @@ class folder_dataset final : public dataset {
       if (problems[i]) {
         const auto text = path_of(list, indices[i]).string() + " cannot be used: " + *problems[i];
         if (strict_) return fail(errc::bad_data, text);
-        skip(text);
+        skip(part, indices[i], text);
         continue;
       }
       labels[kept] = list.files[static_cast<std::size_t>(indices[i])].label;
@@ -223,9 +260,10 @@ class folder_dataset final : public dataset {
   }
 
   // Counts each time, warns the first time.
-  void skip(const std::string& text) const {
+  void skip(split part, std::int64_t index, const std::string& text) const {
     ++skipped_;
     const std::lock_guard lock(warned_mutex_);
+    (part == split::train ? left_out_train_ : left_out_test_).insert(index);
     if (!warned_.insert(text).second) return;
     if (warn_) {
       warn_(text);
@@ -240,7 +278,8 @@ class folder_dataset final : public dataset {
   std::function<void(std::string_view)> warn_;
   mutable std::atomic<std::uint64_t> skipped_ = 0;
   mutable std::mutex warned_mutex_;
-  mutable std::unordered_set<std::string> warned_;  // guarded by warned_mutex_
+  mutable std::unordered_set<std::string> warned_;    // guarded by warned_mutex_
+  mutable index_set left_out_train_, left_out_test_;  // the same
   mutable worker_pool pool_;
 };
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/checksums/file_digest.hpp"
 #include "engine/data/sources.hpp"
 
 namespace troupe::engine {
@@ -57,6 +58,30 @@ result<pair_of_tensors> take_pair(const tensor_map& tensors, const std::string& 
   return pair;
 }
 
+// Of a large image so many parts, all over it: in another image these are others too.
+void add_image(running_digest& to, std::span<const std::byte> image) {
+  constexpr std::size_t parts = 16, part_bytes = 256;
+  if (image.size() <= parts * part_bytes) return to.add(image);
+  for (std::size_t i = 0; i < parts; ++i)
+    to.add(image.subspan(i * (image.size() / parts), part_bytes));
+}
+
+void add_pair(running_digest& to, const pair_of_tensors& pair) {
+  add_number(to, pair.labels.defined() ? static_cast<std::uint64_t>(pair.labels.numel()) : 0);
+  if (!pair.labels.defined()) return;
+  for (const auto size : pair.images.sizes()) add_number(to, static_cast<std::uint64_t>(size));
+  const auto bytes_of = [](const at::Tensor& of) {
+    return std::span(static_cast<const std::byte*>(of.const_data_ptr()), of.nbytes());
+  };
+  to.add(bytes_of(pair.labels));
+  const auto images = bytes_of(pair.images);
+  constexpr std::size_t most = 4096;  // images that are read from a disk for it
+  const auto count = static_cast<std::size_t>(pair.images.size(0));
+  const auto each = images.size() / count;
+  for (std::size_t i = 0; i < count; i += (count + most - 1) / most)
+    add_image(to, images.subspan(i * each, each));
+}
+
 class safetensors_dataset final : public dataset {
  public:
   safetensors_dataset(std::string source, pair_of_tensors train, pair_of_tensors test)
@@ -80,6 +105,12 @@ class safetensors_dataset final : public dataset {
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
     return read_samples(source_, indices, size(part), [&] { return copy(part, indices); });
+  }
+
+  [[nodiscard]] result<std::string> digest() const override {
+    running_digest sum(sample_digest_bytes);
+    for (const auto* pair : {&train_, &test_}) add_pair(sum, *pair);
+    return sum.digits();
   }
 
  private:

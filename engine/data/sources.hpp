@@ -14,6 +14,8 @@
 
 namespace troupe::engine {
 
+class running_digest;
+
 // What the sources share, and one function for each that opens it. `open_dataset` chooses and turns
 // exceptions into errors.
 
@@ -42,6 +44,13 @@ using opened_dataset = result<std::unique_ptr<dataset>>;
 /// bad_config where the user asks for another size than images that are used as they are have.
 [[nodiscard]] result<void> check_fixed_size(const dataset_options& options, std::int64_t height,
                                             std::int64_t width);
+
+/// Of dataset::digest.
+inline constexpr std::size_t sample_digest_bytes = 16;
+
+/// Adds to a digest a number, or a text with its length, so that no two lists look the same.
+void add_number(running_digest& to, std::uint64_t number);
+void add_text(running_digest& to, std::string_view text);
 
 /// "; raise the limit on open files (ulimit -n)": what to do about the system's refusal to open a
 /// file or folder; empty where its reason says it.

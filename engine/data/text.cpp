@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/checksums/file_digest.hpp"
 #include "engine/data/sources.hpp"
 #include "engine/data/utf8.hpp"
 
@@ -87,6 +88,12 @@ class text_dataset final : public dataset {
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
     return read_samples(source_, indices, size(part), [&] { return fill(part, indices); });
+  }
+
+  [[nodiscard]] result<std::string> digest() const override {
+    running_digest sum(sample_digest_bytes);
+    sum.add(std::as_bytes(std::span(text_)));
+    return sum.digits();
   }
 
  private:

@@ -202,29 +202,15 @@ tensor_form form_of(const named_tensor& of) {
   return {of.name, of.tensor.scalar_type(), of.tensor.sizes().vec()};
 }
 
-std::vector<coming_tensor> arrived(const std::vector<named_tensor>& tensors) {
-  std::vector<coming_tensor> all;
-  for (const auto& each : tensors) {
-    std::promise<at::Tensor> now;
-    now.set_value(each.tensor);
-    all.push_back({form_of(each), now.get_future().share()});
-  }
-  return all;
-}
-
-tensor_stream stream_of(std::vector<coming_tensor> tensors) {
+tensor_stream stream_of(const std::vector<named_tensor>& tensors) {
   tensor_stream made;
-  for (const auto& each : tensors) made.forms.push_back(each.form);
-  made.send = [held = std::move(tensors)](const tensor_stream::taker& take) -> result<void> {
-    for (const auto& [form, tensor] : held)
-      if (auto taken = take(form.name, 0, tensor.get()); !taken) return taken;
+  for (const auto& each : tensors) made.forms.push_back(form_of(each));
+  made.send = [tensors](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& [name, tensor] : tensors)
+      if (auto taken = take(name, 0, tensor); !taken) return taken;
     return {};
   };
   return made;
-}
-
-tensor_stream stream_of(const std::vector<named_tensor>& tensors) {
-  return stream_of(arrived(tensors));
 }
 
 }  // namespace troupe::engine

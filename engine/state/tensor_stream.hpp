@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <string>
 #include <vector>
 
@@ -34,18 +33,6 @@ struct tensor_stream {
   /// `take` says. Errors: those of `take`, and those of getting the tensors.
   std::function<result<void>(const taker& take)> send;
 };
-
-/// A tensor that another thread makes, or has made. Where that thread gives up, the future throws.
-struct coming_tensor {
-  tensor_form form;
-  std::shared_future<at::Tensor> tensor;
-};
-
-/// What is there already.
-[[nodiscard]] std::vector<coming_tensor> arrived(const std::vector<named_tensor>& tensors);
-
-/// Waits for one after another. `send` throws what a future throws.
-[[nodiscard]] tensor_stream stream_of(std::vector<coming_tensor> tensors);
 
 /// Of tensors that are in memory anyway, each of any dense layout and none undefined.
 [[nodiscard]] tensor_stream stream_of(const std::vector<named_tensor>& tensors);

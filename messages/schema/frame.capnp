@@ -6,7 +6,7 @@
 # Nothing here is read before the handshake is done, or without a MAC that holds (docs/protocol.md).
 #
 # On the wire a header is one unpacked Cap'n Proto segment without a segment table. Tensor bytes
-# travel beside it (messages/link/wire/format.hpp), from tensor storage into tensor storage.
+# travel beside it (messages/link/seal/format.hpp), from tensor storage into tensor storage.
 #
 # Ordering: frames of one lane arrive in the order you sent them. The control lane overtakes the
 # data lane: never let a control frame rely on a data frame sent before it.

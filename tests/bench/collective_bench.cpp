@@ -1,20 +1,23 @@
-// Measures what replicas of a stage do in a step: two processes of this machine, each with the
-// gradients of the same parameters, sum them up over shared memory, by the messages and cores that
-// a stage uses. Beside it the rate of this machine's memory: both processes add at the same time.
+// Measures what replicas of a stage do in a step: two processes of this machine sum up gradients of
+// the same parameters, by the messages and cores that a stage uses. Beside it, over shared memory,
+// the rate of the memory, which both use at once; and over tcp, sealed or trusted, the rate of the
+// link, on which both send at once.
 //
-//   collective_bench [--megabytes N] [--rounds N] [--json]
+//   collective_bench [--only shm,tcp,trusted] [--megabytes N] [--rounds N] [--json]
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <caf/all.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -38,7 +41,7 @@
 namespace troupe::bench {
 
 /// What the measured processes are told to do; each answers when it is done.
-enum class deed : std::uint8_t { prepare, reduce, check, add, copy };
+enum class deed : std::uint8_t { prepare, reduce, check, add, copy, exchange };
 
 struct deed_order {
   deed what = deed::prepare;
@@ -77,12 +80,19 @@ using actors::replica_gradients;
 constexpr auto patience = 60s;
 constexpr std::int64_t parameter_floats = 250'000;  // 1 MB each
 constexpr std::uint64_t warm_up = 3;  // rounds until pools are warm and memory is mapped
+const engine::step_key no_step{};     // of what an exchange sends
 
 struct options {
+  std::vector<std::string> only{"shm", "tcp", "trusted"};
   std::uint32_t megabytes = 100;
   std::uint32_t rounds = 15;
   bool json = false;
 };
+
+messages::link_transport transport_of(const std::string& link) {
+  if (link == "shm") return messages::link_transport::shm;
+  return link == "tcp" ? messages::link_transport::tcp : messages::link_transport::trusted;
+}
 
 [[noreturn]] void die(const std::string& text) {
   std::fprintf(stderr, "collective_bench: %s\n", text.c_str());
@@ -100,6 +110,8 @@ struct rank_state {
   engine::step_gradients gradients;
   at::Tensor source, target;  // [bytes / 2] f32, what the memory's rate is measured with
   std::unique_ptr<engine::work_thread> adding;
+  std::vector<replica_gradients> loads;  // that the other rank sends in an exchange
+  bool is_exchanging = false;
   caf::response_promise answer;
 };
 using rank_pointer = caf::stateful_actor<rank_state>*;
@@ -176,9 +188,20 @@ void follow(rank_pointer self, const result<engine::all_reduce_effects>& effects
     std::visit([self](const auto& each) { perform(self, each); }, effect);
 }
 
+void end_exchange(rank_state& state) {
+  if (!state.is_exchanging || state.loads.size() < state.replicas.core.buckets().size()) return;
+  state.is_exchanging = false;
+  state.loads.clear();
+  state.answer.deliver(deed_done{});
+}
+
 void arrived(rank_pointer self, const replica_gradients& from) {
   auto& replicas = self->state.replicas;
   if (const auto fits = replicas.check(from); !fits) die(fits.error().text);
+  if (from.step == no_step) {
+    self->state.loads.push_back(from);
+    return end_exchange(self->state);
+  }
   const auto effects = from.summed ? replicas.core.sum_arrived(from.step, from.bucket, from.from)
                                    : replicas.core.part_arrived(from.step, from.bucket, from.from);
   if (effects) replicas.keep(from);
@@ -225,7 +248,8 @@ deed_done obey(rank_pointer self, const deed_order& order) {
       state.target.copy_(state.source);
       break;
     case deed::reduce:
-      break;
+    case deed::exchange:
+      break;  // answered later
   }
   return {};
 }
@@ -234,6 +258,21 @@ void reduce(rank_pointer self, const engine::step_key& key) {
   auto& state = self->state;
   state.replicas.keep_rest(key, std::exchange(state.gradients, {}), {engine::step_statistics{}});
   follow(self, state.replicas.core.complete(key));
+}
+
+/// Sends all buckets at once, until the other rank's are here. In a sum too each rank sends each
+/// bucket once: as its part where the other rank owns it, else as the sum.
+void exchange(rank_pointer self) {
+  auto& state = self->state;
+  const auto gradients = std::exchange(state.gradients, {});
+  const auto& buckets = state.replicas.core.buckets();
+  for (std::size_t at = 0; at < buckets.size(); ++at) {
+    engine::step_gradients load;
+    for (const auto i : buckets[at].parameters) load.push_back(gradients.at(i));
+    send_gradients(self, no_step, at, false, std::move(load));
+  }
+  state.is_exchanging = true;
+  end_exchange(state);
 }
 
 caf::behavior summing(rank_pointer self, std::uint32_t rank, std::uint32_t parameters,
@@ -257,9 +296,9 @@ caf::behavior summing(rank_pointer self, std::uint32_t rank, std::uint32_t param
         return deed_done{};
       },
       [self](const deed_order& order) -> caf::result<deed_done> {
-        if (order.what != deed::reduce) return obey(self, order);
+        if (order.what != deed::reduce && order.what != deed::exchange) return obey(self, order);
         self->state.answer = self->make_response_promise();
-        reduce(self, key_of(order.step));
+        order.what == deed::reduce ? reduce(self, key_of(order.step)) : exchange(self);
         return caf::delegated<deed_done>();
       },
       [self](const replica_gradients& from) { arrived(self, from); },
@@ -289,13 +328,13 @@ caf::actor spawn_rank(caf::actor_system& system, actors::node& node, const optio
 }
 
 /// The other process: rank 1, until rank 0's leaves.
-int serve(const options& chosen, int address_fd) {
+void serve(const options& chosen, messages::link_transport transport, int address_fd) {
   const auto types = make_types();
   actors::system_config config;
   caf::actor_system system(config);
   std::promise<void> ended;
   auto made =
-      start_node(system, types, messages::link_transport::shm,
+      start_node(system, types, transport,
                  {.name = "rank-1", .on_node_down = [&](auto&, auto&) { ended.set_value(); }});
   if (!made) die(made.error().text);
   auto& node = **made;
@@ -305,7 +344,6 @@ int serve(const options& chosen, int address_fd) {
     die("cannot write to a pipe");
   ended.get_future().wait();
   caf::anon_send_exit(rank, caf::exit_reason::user_shutdown);
-  return 0;
 }
 
 /// Both ranks, from the first one's process.
@@ -350,7 +388,7 @@ double sum_once(both_ranks& ranks, std::uint64_t step, bool lends) {
 }
 
 /// The kinds in turn, so that what disturbs the machine disturbs all.
-void measure(const figures& out, const options& chosen, both_ranks& ranks) {
+void measure_memory(const figures& out, const options& chosen, both_ranks& ranks) {
   std::vector<double> sums, copied, adds, copies;
   for (std::uint64_t round = 0; round < chosen.rounds; ++round) {
     const auto sum = sum_once(ranks, 2 * round + 1, true);
@@ -374,39 +412,88 @@ void measure(const figures& out, const options& chosen, both_ranks& ranks) {
   out.add("all_reduce.copied_over_memory", quantile(copied, 0.5) / add, "x");
 }
 
+/// The sum and what the link moves in both directions at once, in turn.
+void measure_link(const figures& out, const options& chosen, const std::string& link,
+                  both_ranks& ranks) {
+  std::vector<double> sums, loads;
+  for (std::uint64_t round = 0; round < chosen.rounds; ++round) {
+    const auto sum = sum_once(ranks, round + 1, false);
+    ranks.run({deed::prepare});
+    const auto exchanged = ranks.run({deed::exchange});
+    if (round < warm_up) continue;
+    sums.push_back(sum);
+    loads.push_back(exchanged);
+  }
+  const auto sum = quantile(sums, 0.5);
+  const auto alone = quantile(loads, 0.5);
+  out.add("all_reduce." + link, sum * 1e3, "ms");
+  out.add("link." + link + "_rate", 2 * chosen.megabytes * 1e6 / alone / 1e6, "MB/s");
+  out.add("all_reduce." + link + "_of_link", 100 * alone / sum, "%");
+}
+
+/// The first process: rank 0, which orders and measures.
+void lead(const options& chosen, const std::string& link, int address_fd) {
+  char address[64] = {};
+  if (read(address_fd, address, sizeof(address)) <= 0) die("the other process did not start");
+  const auto types = make_types();
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto made = start_node(system, types, transport_of(link), {.name = "rank-0"});
+  if (!made) die(made.error().text);
+  auto& node = **made;
+  if (const auto joined = node.join(address, 5s); !joined) die(joined.error().text);
+  const auto found = node.find("rank-1", "rank", 5s);
+  if (!found) die(found.error().text);
+  const auto own = spawn_rank(system, node, chosen, 0);
+  both_ranks ranks(system, node, own, caf::actor_cast<caf::actor>(*found));
+  const figures out(chosen.json);
+  link == "shm" ? measure_memory(out, chosen, ranks) : measure_link(out, chosen, link, ranks);
+  caf::anon_send_exit(own, caf::exit_reason::user_shutdown);
+}
+
+/// This process starts neither UCX nor CAF: their threads do not survive a fork.
+template <class Work>
+pid_t start(Work work) {
+  const pid_t child = fork();
+  if (child < 0) die("cannot fork");
+  if (child > 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  work();
+  std::_Exit(0);
+}
+
+bool ends_well(pid_t child) {
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+/// Both ranks, each in a process of its own. False where one failed, which has said why.
+bool bench_link(const options& chosen, const std::string& link) {
+  int ends[2];
+  if (pipe(ends) != 0) die("cannot make a pipe");
+  const pid_t other = start([&] { serve(chosen, transport_of(link), ends[1]); });
+  close(ends[1]);
+  const pid_t first = start([&] { lead(chosen, link, ends[0]); });
+  close(ends[0]);
+  if (!ends_well(first)) return kill(other, SIGKILL), false;
+  return ends_well(other);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Measures sums over two replicas of a stage in two processes");
   options chosen;
+  app.add_option("--only", chosen.only, "Links to measure")
+      ->delimiter(',')
+      ->check(CLI::IsMember(chosen.only));
   app.add_option("--megabytes", chosen.megabytes, "Gradients of each, in 10^6 bytes")
       ->check(CLI::Range(8, 2'000));
   app.add_option("--rounds", chosen.rounds, "Sums; the first three are not counted")
       ->check(CLI::Range(6, 1'000));
   app.add_flag("--json", chosen.json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
-  int pipe_fds[2];
-  if (pipe(pipe_fds) != 0) die("cannot make a pipe");
-  const pid_t child = fork();  // before UCX and CAF start: their threads do not survive a fork
-  if (child == 0) std::_Exit(serve(chosen, pipe_fds[1]));
-  char address[64] = {};
-  if (read(pipe_fds[0], address, sizeof(address)) <= 0) die("the other process did not start");
-  {
-    const auto types = make_types();
-    actors::system_config config;
-    caf::actor_system system(config);
-    const auto made = start_node(system, types, messages::link_transport::shm, {.name = "rank-0"});
-    if (!made) die(made.error().text);
-    auto& node = **made;
-    if (const auto joined = node.join(address, 5s); !joined) die(joined.error().text);
-    const auto found = node.find("rank-1", "rank", 5s);
-    if (!found) die(found.error().text);
-    const auto own = spawn_rank(system, node, chosen, 0);
-    both_ranks ranks(system, node, own, caf::actor_cast<caf::actor>(*found));
-    measure(figures(chosen.json), chosen, ranks);
-    caf::anon_send_exit(own, caf::exit_reason::user_shutdown);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status == 0 ? 0 : 1;
+  for (const auto& link : chosen.only)
+    if (!bench_link(chosen, link)) return 1;
+  return 0;
 }

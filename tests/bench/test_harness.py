@@ -19,6 +19,7 @@ from unittest import mock
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import collective
 import figures
 import fork
 import harness
@@ -105,7 +106,7 @@ class Comparisons(unittest.TestCase):
     def test_every_figure_of_the_benchmarks_has_a_contender(self) -> None:
         with mock.patch.object(harness, "require_program", str), \
                 mock.patch.object(harness, "require_peers", str):
-            for bench in (messaging, fork, optimizers):
+            for bench in (collective, messaging, fork, optimizers):
                 names = {each.name for each in bench.contenders(list(bench.FAMILIES))}
                 for row in bench.comparisons():
                     self.assertIn(row.contender, names)

@@ -16,6 +16,7 @@
 #include "lent.hpp"
 #include "link_target.hpp"
 #include "messages/link/door/alarm.hpp"
+#include "messages/link/door/reach.hpp"
 #include "stranger.hpp"
 
 namespace troupe::messages::testing {
@@ -121,6 +122,7 @@ TEST_CASE("once many strangers have come, only who says hello is heard", "[link]
   --other.wire;
   wrong.say(other);
   CHECK(wrong.hear_one().reason == static_cast<std::uint8_t>(refusal::version));
+  CHECK_FALSE(door::reach({nodes.address}, 5s).front());  // and who only tries the way
   CHECK(nodes.client.send(nodes.to_server, with_bytes(7, 1 << 20)).has_value());
 }
 

@@ -161,6 +161,29 @@ TEMPLATE_TEST_CASE("a stranger that refuses us is let go", "[link]", tcp_backend
   nodes.check_others();
 }
 
+TEMPLATE_TEST_CASE("whoever only tries the way is let go at once, unanswered", "[link]",
+                   tcp_backend, shm_backend) {
+  target<TestType> nodes(with_secret<TestType>());
+  stranger them(transport_of<TestType>, nodes.address);
+  const std::vector<std::uint32_t> knock((64 << 10) / sizeof(wire::knock_magic), wire::knock_magic);
+  const auto bytes = std::as_bytes(std::span(knock));
+  SECTION("with many bytes") {
+    them.say_bytes(bytes);
+  }
+  SECTION("with few") {
+    them.say_bytes(bytes.first(7));
+  }
+  SECTION("behind a hello") {
+    them.say(them.hello());
+    CHECK(them.hear_one().kind == static_cast<std::uint8_t>(kind::challenge));
+    them.say_bytes(bytes);
+  }
+  CHECK(them.work_until([&] { return them.is_over(); }));
+  CHECK(nodes.refused(refusal::malformed) == 0);
+  CHECK(nodes.server.ups.stays_empty(0ms));
+  nodes.check_others();
+}
+
 TEMPLATE_TEST_CASE("a stranger that stops on its way is cut off in time", "[link]", tcp_backend,
                    shm_backend) {
   auto backend = with_secret<TestType>();

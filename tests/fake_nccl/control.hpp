@@ -13,6 +13,9 @@
 ///     never ends on its stream, until the communicator is aborted stuck        the communicator
 ///     stays in progress, until it is aborted fail=N,TEXT  the call returns status N, and
 ///     ncclGetLastError TEXT async=N,TEXT the communicator's state becomes N
+/// - FAKE_NCCL_LOG=FILE: gets a line for each process, of the settings that its first communicator
+///     found, as fake_sockets gives it;
+/// - FAKE_NCCL_WORLDS=FOLDER: where ranks meet, instead of /dev/shm;
 /// - FAKE_NCCL_SEES_DEATHS=1: the death of a peer becomes ncclRemoteError, as over sockets; without
 ///     it the operation waits for ever, as over peer-to-peer memory.
 namespace troupe::tests::fake_nccl {
@@ -36,6 +39,8 @@ namespace troupe::tests::fake_nccl {
   X(release, "fake_release", void, ())                                                           \
   /* What a program did that NCCL forbids, one line each; empty: nothing. */                     \
   X(wrong_uses, "fake_wrong_uses", const char*, ())                                              \
-  X(calls_of, "fake_calls_of", int, (const char* function))
+  X(calls_of, "fake_calls_of", int, (const char* function))                                      \
+  /* The settings of sockets that this process's first communicator found; empty: had none. */   \
+  X(sockets, "fake_sockets", const char*, ())
 
 }  // namespace troupe::tests::fake_nccl

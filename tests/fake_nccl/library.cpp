@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,7 @@ thread_local int group_depth = 0;
 /// What all threads see of the library: the last error, and the handles that are in use.
 std::mutex guard;
 std::string last_error_text;
+std::string sockets_found;
 
 /// See fake_see_memory; null: operations use addresses as they are.
 std::atomic<void* (*)(void*)> translation = nullptr;
@@ -63,6 +65,20 @@ void set_last_error(const std::string& text) {
 status refuse(status code, const std::string& text) {
   set_last_error(text);
   return code;
+}
+
+std::string setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return std::string(name) + " " + (value == nullptr ? "unset" : value);
+}
+
+/// As NCCL does once: what is set later comes too late.
+void open_sockets() {
+  const std::scoped_lock lock(guard);
+  if (!sockets_found.empty()) return;
+  sockets_found = setting("NCCL_SOCKET_IFNAME") + ", " + setting("NCCL_COMM_ID");
+  if (const char* const log = std::getenv("FAKE_NCCL_LOG"))
+    std::ofstream(log, std::ios::app) << sockets_found + "\n";
 }
 
 }  // namespace
@@ -296,6 +312,7 @@ status ncclGetVersion(int* version) {
 }
 
 status ncclGetUniqueId(unique_id* id) {
+  open_sockets();
   if (const auto wrong = suffer("ncclGetUniqueId", nullptr)) return *wrong;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -306,6 +323,7 @@ status ncclGetUniqueId(unique_id* id) {
 
 status ncclCommInitRankConfig(communicator_handle** made, int ranks, unique_id id, int rank,
                               configuration* how) {
+  open_sockets();
   if (const auto wrong = suffer("ncclCommInitRankConfig", nullptr)) return *wrong;
   if (how->magic != 0xcafebeef || how->size < 24 || how->version < 21400 || how->blocking != 0)
     return refuse(status::invalid_argument,
@@ -495,6 +513,13 @@ const char* fake_wrong_uses() {
 
 int fake_calls_of(const char* function) {
   return calls_of(function);
+}
+
+const char* fake_sockets() {
+  static thread_local std::string copy;
+  const std::scoped_lock lock(guard);
+  copy = sockets_found;
+  return copy.c_str();
 }
 
 }  // extern "C"

@@ -6,16 +6,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 
 namespace troupe::tests::fake_nccl {
+namespace {
+
+/// The hosts of a test have no /dev/shm in common, but may have a folder.
+std::string path_of(const std::string& name) {
+  const char* const folder = std::getenv("FAKE_NCCL_WORLDS");
+  return (folder == nullptr ? "/dev/shm" : folder) + name;
+}
+
+}  // namespace
 
 world::world(const engine::nccl::unique_id& id, int own, int all, int device)
-    : rank(own), ranks(all), name_(id.bytes) {
+    : rank(own), ranks(all), path_(path_of(id.bytes)) {
   pidfds_.fill(-1);
-  const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0 || ::ftruncate(file, sizeof(shared_world)) != 0)
-    throw std::runtime_error("no shared memory called " + name_);
+    throw std::runtime_error("no shared memory at " + path_);
   void* const mapped =
       ::mmap(nullptr, sizeof(shared_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ::close(file);
@@ -23,13 +33,13 @@ world::world(const engine::nccl::unique_id& id, int own, int all, int device)
   memory_ = static_cast<shared_world*>(mapped);  // zeros at first, as the atomics are to begin
   memory_->devices[static_cast<std::size_t>(rank)] = device + 1;
   memory_->processes[static_cast<std::size_t>(rank)] = ::getpid();
-  if (++memory_->here == ranks) ::shm_unlink(name_.c_str());
+  if (++memory_->here == ranks) ::unlink(path_.c_str());
 }
 
 world::~world() {
   for (const int each : pidfds_)
     if (each >= 0) ::close(each);
-  if (!complete()) ::shm_unlink(name_.c_str());
+  if (!complete()) ::unlink(path_.c_str());
   ::munmap(memory_, sizeof(shared_world));
 }
 

@@ -66,7 +66,7 @@ class world {
   const int ranks;
 
  private:
-  std::string name_;
+  std::string path_;
   shared_world* memory_ = nullptr;
   std::array<int, most_ranks> pidfds_;
 };

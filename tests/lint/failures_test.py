@@ -1,26 +1,81 @@
-"""Each fault of a host in docs/failures.md has a test that is there: usage: failures_test.py ROOT"""
+"""Each row of each table in docs/failures.md names tests that are there: failures_test.py ROOT
+
+The last column of a table is headed "test" or "tests". A cell there names test programs, each with
+titles of its test cases (`multiprocess`: "A title", "Another"), or titles alone; a remark may follow
+in brackets. A row for which there is no test says so: not tested.
+"""
 
 import pathlib
 import re
 import sys
 
-root = pathlib.Path(sys.argv[1])
+# Tables of what was found once, by their first heading.
+RECORDS = {"UCX inside a machine", "found", "under"}
+TITLE = r'"(?:[^"\\]|\\.)*"'
+LEAST_ROWS = 70
 
 
-def titles():
-    """Titles of all test cases; a long one is several strings."""
-    for file in (root / "tests").rglob("*.cpp"):
-        for found in re.finditer(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', file.read_text()):
-            yield "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', found[1]))
+def titles_in(file):
+    """Titles of a file's test cases; a long one is several strings."""
+    start = r"\b[A-Z_]*TEST(?:_CASE)?(?:_METHOD)?\(\s*(?:\w+,\s*)?"
+    for found in re.finditer(start + rf"((?:{TITLE}\s*)+)", file.read_text()):
+        yield "".join(part[1:-1] for part in re.findall(TITLE, found[1]))
 
 
-text = (root / "docs" / "failures.md").read_text()
-section = re.search(r"^## Faults of hosts\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-if not section:
-    sys.exit("docs/failures.md has no table of faults of hosts")
-rows = [line for line in section[1].splitlines() if line.startswith("|")][2:]
-known = set(titles())
-wrong = [row for row in rows if not (named := re.findall(r'"([^"]+)" \|$', row))
-         or not set(named) <= known]
-if wrong or len(rows) < 10:
-    sys.exit("\n".join(["docs/failures.md: no such test, or no rows:", *wrong]))
+def programs_in(root):
+    """The titles of each test program's test cases, by its name."""
+    programs = {}
+    for listed in (root / "tests").rglob("CMakeLists.txt"):
+        for name, rest in re.findall(r"\btroupe_test\((\w+)([^)]*)\)", listed.read_text()):
+            files = [listed.parent / word for word in rest.split() if word.endswith(".cpp")]
+            programs[name] = {title for file in files for title in titles_in(file)}
+    return programs
+
+
+def tables_in(text):
+    """Each table's heading and rows, as lists of cells."""
+    for lines in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines.splitlines()]
+        yield cells[0], cells[2:]
+
+
+def complaints(cell, programs):
+    """What is wrong with a row's last cell."""
+    if cell == "not tested":
+        return
+    cell = re.sub(r" \([^()]*\)$", "", cell)
+    everywhere = set().union(*programs.values())
+    for part in re.split("; (?=`)", cell):
+        named = re.fullmatch(rf"(?:`(\w+)`)?(?:: )?((?:{TITLE}(?:, )?)*)", part)
+        if not named or not (named[1] or named[2]):
+            yield f"no tests are named: {part}"
+            continue
+        program, titles = named[1], [title[1:-1] for title in re.findall(TITLE, named[2])]
+        if program and program not in programs:
+            yield f"no test program: {program}"
+        for title in titles:
+            if title not in programs.get(program, set()) if program else title not in everywhere:
+                yield f"no test case{f' of {program}' if program else ''}: {title}"
+
+
+def main(root):
+    programs = programs_in(root)
+    wrong, count = [], 0
+    for heading, rows in tables_in((root / "docs" / "failures.md").read_text()):
+        if heading[0] in RECORDS:
+            continue
+        if heading[-1] not in ("test", "tests"):
+            wrong.append(f"a table without tests: {' | '.join(heading)}")
+            continue
+        for row in rows:
+            count += 1
+            if len(row) != len(heading):
+                wrong.append(f"{row[0]}: {len(row)} cells, not {len(heading)}")
+            wrong += [f"{row[0]}: {each}" for each in complaints(row[-1], programs)]
+    if count < LEAST_ROWS:
+        wrong.append(f"{count} rows, fewer than there were")
+    if wrong:
+        sys.exit("\n".join(["docs/failures.md:", *wrong]))
+
+
+main(pathlib.Path(sys.argv[1]))

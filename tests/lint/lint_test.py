@@ -1,6 +1,7 @@
 """Proves that lint.py can fail: a bad sample for every rule, and good ones that must pass."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ BAD = [
     ("actors/stage/x_core.hpp", "#include <caf/actor.hpp>", ["core"]),
     ("actors/stage/x_core.hpp", "#include <thread>", ["core"]),
     ("engine/step/stage_core.cpp", "#include <caf/actor.hpp>", ["caf", "core"]),
-    ("messages/link/wire/outbox.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
+    ("messages/link/frames/outbox.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
     ("optimizers/sweep.hpp", "#include <random>", ["core"]),
 ]
 
@@ -83,6 +84,15 @@ class Rules(unittest.TestCase):
     def test_a_violation_names_its_line(self):
         source = "/* one\ntwo */\n\n#include <torch/torch.h>\n"
         self.assertEqual(lint.check_file("engine/a.cpp", source)[0][0], 4)
+
+
+class Cores(unittest.TestCase):
+    def test_each_path_of_cores_is_of_some_file(self):
+        here = os.path.dirname(os.path.abspath(__file__))
+        paths = list(lint.sources(os.path.dirname(os.path.dirname(here))))
+        for pattern in lint.CORE_PATHS:
+            with self.subTest(pattern=pattern):
+                self.assertTrue(any(re.match(pattern, path) for path in paths))
 
 
 class Folders(unittest.TestCase):

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
@@ -47,6 +48,17 @@ void refuses(const std::vector<std::string>& arguments, const std::vector<std::s
 
 void write(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file) << text;
+}
+
+/// A grey image of one pixel.
+std::string grey_png() {
+  constexpr std::array<unsigned char, 69> bytes{
+      0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48,
+      0x44, 0x52, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x08, 0x02, 0x00, 0x00,
+      0x00, 0x90, 0x77, 0x53, 0xde, 0x00, 0x00, 0x00, 0x0c, 0x49, 0x44, 0x41, 0x54, 0x78,
+      0x9c, 0x63, 0x60, 0x68, 0x68, 0x00, 0x00, 0x01, 0x84, 0x01, 0x01, 0x56, 0x8f, 0x20,
+      0x23, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
+  return {bytes.begin(), bytes.end()};
 }
 
 /// A port of loopback that somebody else listens at.
@@ -222,6 +234,34 @@ TEST_CASE("Missing and broken data is refused with the file's name") {
   refuses({"--data", "cifar"}, {"cifar", "fashion-mnist", "synthetic"});
   write(folder / "cut.safetensors", "\x10");
   refuses({"--data", "safetensors:" + (folder / "cut.safetensors").string()}, {"cut.safetensors"});
+}
+
+TEST_CASE("An unreadable image is named and left out of a run, and ends one that is strict") {
+  const scratch_folder folder;
+  for (const std::string name : {"a", "b"}) {
+    const auto images = folder / "images/train" / name;
+    std::filesystem::create_directories(images);
+    for (int i = 0; i < 4; ++i) write(images / (std::to_string(i) + ".png"), grey_png());
+  }
+  write(folder / "images/train/a/2.png", "no image");
+  const std::vector<std::string> run{
+      "--model",         "resnet18", "--data",       "folder:" + (folder / "images").string(),
+      "--image-size",    "32",       "--batch-size", "8",
+      "--micro-batches", "2",        "--steps",      "2",
+      "--stages",        "2",        "--no-eval"};
+  const auto without = run_program(run);
+  INFO(without.err);
+  CHECK(without.code == 0);
+  const std::string named = "train/a/2.png cannot be used: ";
+  CHECK_THAT(without.err, ContainsSubstring(named) && ContainsSubstring("; it is left out\n") &&
+                              ContainsSubstring(" unreadable images were skipped"));
+  auto strict = run;
+  strict.emplace_back("--strict");
+  const auto ended = run_program(strict);
+  INFO(ended.err);
+  CHECK((ended.code == 1 || ended.code == 2));
+  CHECK_THAT(ended.last_line(), ContainsSubstring(named));
+  CHECK(tests::children_of(getpid()).empty());
 }
 
 TEST_CASE("Weights that do not fit are refused with the tensor's name") {

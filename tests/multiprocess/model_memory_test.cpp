@@ -79,10 +79,11 @@ struct decoder_run {
     const auto note = [&](pid_t program, std::string_view) {
       seen.trainer = std::max(seen.trainer, peak_of(program));
       for (const auto child : tests::children_of(program)) {
+        const auto name = stage_of(child);
+        if (name.empty()) continue;  // it is about to become one, or is none
         const auto place = of_stages.try_emplace(child, 0).first;
         place->second = std::max(place->second, peak_of(child));
-        if (const auto name = stage_of(child); !name.empty())
-          seen.of_stage[name] = std::max(seen.of_stage[name], place->second);
+        seen.of_stage[name] = std::max(seen.of_stage[name], place->second);
       }
     };
     const auto outcome = tests::run_other(
@@ -173,6 +174,34 @@ TEST_CASE("A process has its own slices of the model in memory and not the whole
     CHECK(seen.trainer < nothing.trainer + 100 * mib);
     CHECK(seen.largest_stage < nothing.largest_stage + 5 * slices + 64 * mib);
   }
+}
+
+TEST_CASE("A trainer that places stages by the nodes' memory has no layer in its own") {
+  const scratch_folder folder;
+  const auto text = text_in(folder);
+  const std::string nodes = folder / "nodes.toml";
+  std::ofstream(nodes) << "[cluster]\n[[node]]\nname = \"one\"\ncores = 1\nmemory_mib = 8000\n"
+                          "[[node]]\nname = \"two\"\ncores = 1\nmemory_mib = 8000\n";
+  const auto trainer_of = [&](const words& model) {
+    double peak = 0;
+    const auto note = [&](pid_t program, std::string_view) {
+      peak = std::max(peak, peak_of(program));
+    };
+    const auto outcome = tests::run_other(
+        TROUPE_TRANSFORMER,
+        words{"--config", nodes, "--data", "text:" + text.string(), "--stages", "2", "--steps", "1",
+              "--context", "16", "--heads", "1", "--batch-size", "2", "--micro-batches", "2",
+              "--sample-bytes", "2", "--verbose"} +
+            model,
+        note);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return peak;
+  };
+  const double nothing = trainer_of({"--layers", "2", "--width", "8"});
+  const double trainer = trainer_of({"--layers", "2", "--width", "1024"});  // 48 MiB a layer
+  CAPTURE(nothing / mib, trainer / mib);
+  CHECK(trainer < nothing + 30 * mib);
 }
 
 TEST_CASE("The peak memory of each process is what the check predicts") {

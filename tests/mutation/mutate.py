@@ -42,6 +42,23 @@ CORES = {
     "engine/collective/all_reduce_core.hpp": (("unit_collective", ()), ("sim_replay", ())),
     "engine/step/step_coordinator_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                               ("sim_replay", ())),
+    "engine/collective/all_gather_core.cpp": (("unit_collective", ()), ("sim_replay", ())),
+    "engine/collective/all_gather_core.hpp": (("unit_collective", ()), ("sim_replay", ())),
+    "cluster/recovery/throws_core.hpp": (("unit_recovery", ()),),
+    "cluster/recovery/processors_core.hpp": (("unit_recovery", ()),),
+    "cluster/recovery/shared_hosts_core.cpp": (("unit_recovery", ()),),
+    "cluster/hosts/slice_copies_core.cpp": (
+        ("unit_hosts", ("Each disk's files are*", "A disk gets the files*")),
+        ("sim_checkpoints", ())),
+    "cluster/membership/suspicions_core.hpp": (
+        ("unit_hosts", ("A node that only another*", "Of two nodes that have lost*",
+                        "What a node says that is itself*")),),
+    "cluster/training/restarts/restarts_core.hpp": (
+        ("unit_checkpoint_keeper", ("a trainer that dies or fails*", "what would end in the same*",
+                                    "nothing is started once*")),),
+    "cluster/config/sources/resume_command_core.cpp": (
+        ("unit_config", ("A run is resumed with*", "What the settings say of resuming*",
+                         "A run that verified its*", "Words that a shell would*")),),
     "cluster/training/parameter_server/attempts_core.cpp": (("unit_server_recovery", ()),),
 }
 

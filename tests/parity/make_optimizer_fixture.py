@@ -1,6 +1,6 @@
 """Writes fixtures/optimizers.txt: where 100 steps of each optimizer lead, in torch.optim or, for qhm,
 lion and lamb, in a reference of a few lines made from the paper. And fixtures/NAME_state.safetensors:
-the state_dict of sgd, adam and adamw after three steps, flattened as optimizers/torch_state.hpp says.
+the state_dict of sgd, adam and adamw after three steps, flattened as optimizers/training/saved_state.hpp says.
 
 usage: .venv-peers/bin/python tests/parity/make_optimizer_fixture.py
 

@@ -146,7 +146,8 @@ struct version_state {
   std::optional<error> problem = {};  // why one of the keepers never has the last one
   // Copies of the optimizer's half and of the stage's own; sent once both are there.
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
-  std::optional<std::vector<engine::coming_tensor>> announced = {};  // the optimizer's half, sooner
+  std::optional<engine::shown_tensors> shown = {};  // the optimizer's half, before it is copied
+  engine::unread_snapshots written = {};
   // Until all have it, or one cannot.
   std::vector<version_waiter> waiting = {};
   bool copying = false;                            // the version of `step`

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cluster/doctor/edges/words.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {

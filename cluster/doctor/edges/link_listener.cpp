@@ -5,6 +5,7 @@
 #include "cluster/doctor/edges/raw_ucx.hpp"
 #include "cluster/doctor/edges/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 
 namespace troupe::cluster::doctor {
 

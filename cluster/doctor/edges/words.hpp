@@ -1,8 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-
 // What a probe asks a listener over our link: the type of the one element of a request.
 
 namespace troupe::cluster::doctor {
@@ -16,12 +13,5 @@ inline constexpr const char* clock = "doctor.clock";  ///< Your time: [nanosecon
 inline constexpr const char* raw = "doctor.raw";
 
 }  // namespace words
-
-/// Since 1970, by this machine.
-[[nodiscard]] inline std::int64_t wall_clock_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace troupe::cluster::doctor

@@ -69,7 +69,7 @@ struct host_facts {
   std::uint64_t most_open_files = 0;  ///< The same if it raises that itself.
   std::vector<fabric_facts> fabrics = {};
   std::vector<folder_facts> folders = {};
-  std::string data_source = {};  ///< Opened there; empty: none.
+  std::string data_source = {};  ///< That it is to read, and has opened; empty: none.
   std::string data_error = {};   ///< Why that failed; empty: it did not.
   std::int64_t clock_ns = 0;     ///< Since 1970, when all else was known.
   std::int64_t asked_ns = 0;     ///< The doctor's own clock before and after that.
@@ -112,6 +112,17 @@ struct facts {
   std::vector<folder_facts> folders = {};  ///< With path, purpose and needed bytes.
   bool has_sockets = false;                ///< Processes there listen at sockets in a folder.
   bool operator==(const facts&) const = default;
+};
+
+/// Open the data of the run, as the process does that is to read them: see engine::dataset_options.
+struct data {
+  std::string source = {};
+  std::int64_t context = 128;
+  std::int64_t image_size = 0;
+  std::uint64_t seed = 0;
+  int threads = 1;
+  bool strict = false;
+  bool operator==(const data&) const = default;
 };
 
 /// Answer probes until it is killed. Says where it listens.

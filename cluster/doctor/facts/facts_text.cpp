@@ -29,6 +29,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(flow_facts, by, round_trip_us, m
 namespace requests {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(facts, folders, has_sockets)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(data, source, context, image_size, seed, threads, strict)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(listen, transport, wanted, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(probe, transport, address, only_tries)
 
@@ -113,6 +114,7 @@ result<Facts> decode(const std::vector<std::string>& lines, const Read& read) {
 std::string encode(const request& what) {
   const auto text = [](const char* is, const json& body) { return text_of({{is, body}}); };
   if (const auto* of = std::get_if<requests::facts>(&what)) return text("facts", *of);
+  if (const auto* of = std::get_if<requests::data>(&what)) return text("data", *of);
   if (const auto* of = std::get_if<requests::listen>(&what)) return text("listen", *of);
   return text("probe", std::get<requests::probe>(what));
 }
@@ -122,6 +124,7 @@ result<request> decode_request(std::string_view text) {
   try {
     if (what.is_object() && what.size() == 1) {
       if (what.contains("facts")) return what["facts"].get<requests::facts>();
+      if (what.contains("data")) return what["data"].get<requests::data>();
       if (what.contains("listen")) return what["listen"].get<requests::listen>();
       if (what.contains("probe")) return what["probe"].get<requests::probe>();
     }

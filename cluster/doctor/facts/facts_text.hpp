@@ -14,7 +14,7 @@ namespace troupe::cluster::doctor {
 
 inline constexpr std::string_view facts_mark = "troupe facts ";
 
-using request = std::variant<requests::facts, requests::listen, requests::probe>;
+using request = std::variant<requests::facts, requests::data, requests::listen, requests::probe>;
 
 [[nodiscard]] std::string encode(const request& what);
 /// Errors: bad_frame.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "engine/base/free_memory.hpp"
+#include "engine/base/processor.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -35,20 +35,10 @@ double cpu_quota() {
   return least == std::numeric_limits<double>::infinity() ? 0 : least;
 }
 
-std::string processor_model() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("model name")) continue;
-    const auto colon = line.find(": ");
-    return colon == std::string::npos ? line : line.substr(colon + 2);
-  }
-  return "";
-}
-
 }  // namespace
 
 void examine_room(host_facts& out) {
-  out.processor = processor_model();
+  out.processor = engine::processor_model();
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0)

@@ -20,6 +20,7 @@
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/stream_seal.hpp"
+#include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
@@ -97,7 +98,8 @@ events::hello about_us(std::string build) {
   return {.build = std::move(build),
           .host = host_name(),
           .cores = std::thread::hardware_concurrency(),
-          .memory_bytes = pages * page_bytes};
+          .memory_bytes = pages * page_bytes,
+          .clock_ns = wall_clock_ns()};
 }
 
 /// Why the agent ends, on standard error.

@@ -54,10 +54,10 @@ std::optional<agent_event> event_of(const std::string& is, const json& what) {
   if (is == "alive") return events::alive{};
   if (is == "asked_to_end") return events::asked_to_end{};
   if (is == "hello")
-    return events::hello{what.at("protocol").get<std::uint32_t>(),
-                         what.at("build").get<std::string>(), what.at("host").get<std::string>(),
-                         what.at("cores").get<std::uint32_t>(),
-                         what.at("memory_bytes").get<std::uint64_t>()};
+    return events::hello{
+        what.at("protocol").get<std::uint32_t>(),     what.at("build").get<std::string>(),
+        what.at("host").get<std::string>(),           what.at("cores").get<std::uint32_t>(),
+        what.at("memory_bytes").get<std::uint64_t>(), what.value("clock_ns", std::int64_t{0})};
   if (is == "signalled") return events::signalled{what.at("signal").get<int>()};
   if (is == "ends") return events::ends{what.at("why").get<std::string>()};
   if (is == "started") return events::started{name()};
@@ -110,9 +110,13 @@ std::string encode(const agent_event& event) {
   return text_of(
       std::visit(overloaded{
                      [](const events::hello& what) {
-                       return json{{"is", "hello"},       {"protocol", what.protocol},
-                                   {"build", what.build}, {"host", what.host},
-                                   {"cores", what.cores}, {"memory_bytes", what.memory_bytes}};
+                       return json{{"is", "hello"},
+                                   {"protocol", what.protocol},
+                                   {"build", what.build},
+                                   {"host", what.host},
+                                   {"cores", what.cores},
+                                   {"memory_bytes", what.memory_bytes},
+                                   {"clock_ns", what.clock_ns}};
                      },
                      [](const events::started& what) {
                        return json{{"is", "started"}, {"name", what.name}};

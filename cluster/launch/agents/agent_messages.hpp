@@ -91,6 +91,7 @@ struct hello {
   std::string host;
   std::uint32_t cores = 0;
   std::uint64_t memory_bytes = 0;
+  std::int64_t clock_ns = 0;  ///< Of the day there, since 1970; 0: another build did not say.
   bool operator==(const hello&) const = default;
 };
 

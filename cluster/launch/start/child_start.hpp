@@ -7,7 +7,8 @@ namespace troupe::cluster {
 /// The number under which a child finds the one descriptor that it may be handed.
 inline constexpr int handed_over_as = 3;
 
-/// In the environment of each node that one of our processes starts: the number of that process.
+/// In the environment of each process of the program that another one starts, as a node or to
+/// measure: the number of that one.
 inline constexpr const char* started_by = "TROUPE_STARTED_BY";
 
 /// Everything that a new process needs to become a child. Made before the process: where it is

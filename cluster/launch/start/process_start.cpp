@@ -79,6 +79,9 @@ void heed_parent(int number, siginfo_t* from, void*) {
 }  // namespace
 
 void prepare_process() {
+  // Where it is set when there are other threads, only its value may change under their feet (see
+  // engine::nccl::claim_sockets). To NCCL an empty one says nothing.
+  ::setenv("NCCL_SOCKET_IFNAME", "", 0);
   handle(SIGPIPE, SIG_IGN);
   handle(SIGXFSZ, SIG_IGN);
   handle(SIGHUP, hangup_ignored ? SIG_IGN : SIG_DFL);

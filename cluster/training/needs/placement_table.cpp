@@ -1,7 +1,6 @@
 #include "cluster/training/needs/placement_table.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <thread>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/needs/card_room_core.hpp"
+#include "cluster/training/needs/columns.hpp"
 #include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
@@ -21,9 +21,6 @@
 
 namespace troupe::cluster {
 namespace {
-
-constexpr std::size_t columns = 8;
-using row = std::array<std::string, columns>;
 
 using actors::in_mebi;
 
@@ -102,21 +99,6 @@ result<void> check_memory_here(const trainer_config& config, const predicted_mem
   return actors::check_room(who + " predicted to take", all, engine::read_free_memory());
 }
 
-std::string in_columns(const std::vector<row>& rows) {
-  std::array<std::size_t, columns> widths{};
-  for (const auto& each : rows)
-    for (std::size_t i = 0; i < each.size(); ++i) widths[i] = std::max(widths[i], each[i].size());
-  std::string text;
-  for (const auto& each : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < each.size(); ++i)
-      line += each[i] + std::string(widths[i] - each[i].size() + 2, ' ');
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
 /// What a stage computes on: on another machine "auto" is only known there.
 std::string device_of(const trainer_config& config, const device_seat& seat) {
   if (seat.device != "auto") return seat.device;
@@ -152,27 +134,27 @@ std::string words_on_devices(const trainer_config& config) {
 }
 
 /// A line for each stage that is shown: where there are no nodes, replicas are alike.
-std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
-                         const engine::model_layout& layout, const predicted_memory& memory,
-                         const std::vector<stage_place>& on) {
+std::vector<table_row> rows_of(const trainer_config& config, const prepared_run& run,
+                               const engine::model_layout& layout, const predicted_memory& memory,
+                               const std::vector<stage_place>& on) {
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
   const auto places = node_of_stages(config, cores);
   const auto stages = config.pipeline.stages;
   const auto shown = places ? places->size() : stages;
-  std::vector<row> rows{
+  std::vector<table_row> rows{
       {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
-    row line{std::to_string(stage) + replica,
-             layers_of_stage(run, layout, stage),
-             "-",
-             "this machine",
-             on[i].device,
-             std::to_string(threads[i]),
-             in_mebi(memory.stages[stage].on_host(on[i].on_gpu)),
-             on[i].on_gpu ? in_mebi(memory.stages[stage].on_device) : "-"};
+    table_row line{std::to_string(stage) + replica,
+                   layers_of_stage(run, layout, stage),
+                   "-",
+                   "this machine",
+                   on[i].device,
+                   std::to_string(threads[i]),
+                   in_mebi(memory.stages[stage].on_host(on[i].on_gpu)),
+                   on[i].on_gpu ? in_mebi(memory.stages[stage].on_device) : "-"};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];

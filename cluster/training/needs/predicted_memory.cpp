@@ -12,7 +12,9 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "cluster/hosts/keepers_core.hpp"
+#include "cluster/training/data_source.hpp"
 #include "cluster/training/measured_layers.hpp"
+#include "cluster/training/measuring_process.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
@@ -157,8 +159,8 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!how) return tl::unexpected(how.error());
   how->batch_size = std::min(how->batch_size, run.data->size(engine::split::train));
   const auto parts = static_cast<std::int64_t>(run.microbatches);
-  const auto measured = measure_activations({run.layers, run.blueprint, config, known, *run.data},
-                                            (how->batch_size + parts - 1) / parts);
+  const auto measured = measure_in_process({run.layers, run.blueprint, config, known, *run.data},
+                                           (how->batch_size + parts - 1) / parts);
   if (!measured) return tl::unexpected(measured.error());
   const auto& [samples, profile] = *measured;
   how->sample_bytes = bytes_of_sample(samples);
@@ -198,6 +200,18 @@ result<predicted_memory> predict_memory(const application& program, const traine
     if (auto added = add_versions(*bytes, config, all); !added)
       return tl::unexpected(added.error());
   return all;
+}
+
+result<engine::model_profile> measure_layers(const application& program,
+                                             const trainer_config& config, std::int64_t samples) {
+  const auto data = open_data_here(program, config);
+  if (!data) return tl::unexpected(data.error());
+  const auto model = describe_model(program, config, **data);
+  if (!model) return tl::unexpected(model.error());
+  auto measured = measure_activations(
+      {model->layers, model->blueprint, config, program.info.known, **data}, samples);
+  if (!measured) return tl::unexpected(measured.error());
+  return std::move(measured->profile);
 }
 
 }  // namespace troupe::cluster

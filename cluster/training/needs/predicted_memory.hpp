@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "cluster/training/application.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/partition/model_profile.hpp"
 #include "engine/partition/stage_memory.hpp"
 #include "messages/base/error.hpp"
 
@@ -25,11 +27,17 @@ struct predicted_memory {
   double trainer = 0;
 };
 
-/// Bytes of activations are measured: each layer is built and runs forward once here, one layer at
-/// a time, with a micro-batch of the data. The rest is counted. Errors: see
-/// measure_activations.
+/// Bytes of activations are measured: each layer is built and runs forward once, one layer at a
+/// time, with a micro-batch of the data, in a process of its own where measure_in_process can have
+/// one. The rest is counted. Errors: see measure_activations.
 [[nodiscard]] result<predicted_memory> predict_memory(const application& program,
                                                       const trainer_config& config,
                                                       const prepared_run& run);
+
+/// What is measured for it with so many samples in a micro-batch. Errors: those of opening the data
+/// and of measure_activations.
+[[nodiscard]] result<engine::model_profile> measure_layers(const application& program,
+                                                           const trainer_config& config,
+                                                           std::int64_t samples);
 
 }  // namespace troupe::cluster

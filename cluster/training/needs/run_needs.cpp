@@ -6,10 +6,34 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/needs/memory_places.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+/// Adds what the stages take with activations. A run that is not placed by it starts also where it
+/// cannot be predicted here, unless its stages are here too: see check_memory.
+result<void> add_prediction(const application& program, const trainer_config& config,
+                            const prepared_run& run, doctor::run_needs& to) {
+  to.is_placed_by_memory = names_memory(config);
+  if (to.is_placed_by_memory)
+    return place_by_memory(program, config, run).map([&to](placed_run placed) {
+      to.predicted = std::move(placed.memory.stages);
+    });
+  auto memory = predict_memory(program, config, run);
+  if (memory) {
+    to.predicted = std::move(memory->stages);
+    return {};
+  }
+  const bool is_here = config.cluster.launch == launch_way::local;
+  if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
+  to.why_not_predicted = memory.error().text;
+  return {};
+}
+
+}  // namespace
 
 result<doctor::run_needs> needs_of_run(const application& program, const trainer_config& config) {
   auto data = open_data_here(program, config);
@@ -47,12 +71,19 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
                                                            state_shares_of(config.pipeline)));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
-  if (names_memory(config)) {
-    auto placed = place_by_memory(program, config, *run);
-    if (!placed) return tl::unexpected(placed.error());
-    out.predicted = std::move(placed->memory.stages);
-  }
+  if (auto added = add_prediction(program, config, *run, out); !added)
+    return tl::unexpected(added.error());
   return out;
+}
+
+doctor::requests::data data_to_examine(const application& program, const trainer_config& config) {
+  const auto how = dataset_options_of(program, config);
+  return {.source = how.source,
+          .context = how.context,
+          .image_size = how.image_size,
+          .seed = how.seed,
+          .threads = how.threads,
+          .strict = how.strict};
 }
 
 }  // namespace troupe::cluster

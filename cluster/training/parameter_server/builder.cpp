@@ -11,7 +11,7 @@
 #include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/model/model.hpp"
+#include "engine/state/tensor_reader.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -41,16 +41,13 @@ actors::server_host_actor server_builder::host(std::size_t i) const {
 }
 
 result<std::vector<shard_part>> server_builder::cut(const server_start& from) const {
-  std::vector<actors::owned_parameter> parameters;
-  for (const auto& [name, tensor] : engine::parameters(run_.layers)) {
-    auto values = tensor.detach();
-    if (from.file && !from.file->skipped.contains(name)) {
-      const auto place = engine::find_in(from.file->weight_files, name);
-      auto read = place.file->read(*place.entry);
-      if (!read) return tl::unexpected(read.error());
-      values = read->to(values.scalar_type());
-    }
-    parameters.push_back({name, std::move(values), std::ranges::count(run_.by_rows, name) > 0});
+  auto parameters = first_parameters(run_);
+  for (auto& each : parameters) {
+    if (!from.file || from.file->skipped.contains(each.name)) continue;
+    const auto place = engine::find_in(from.file->weight_files, each.name);
+    auto read = place.file->read(*place.entry);
+    if (!read) return tl::unexpected(read.error());
+    each.values = read->to(each.values.scalar_type());
   }
   return actors::spread_parameters(std::move(parameters), server_.shards);
 }

@@ -6,6 +6,7 @@
 
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/saving/beginning.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -41,8 +42,8 @@ result<void> check_shares(const server_application& program, const trainer_confi
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const trainer_config& config) {
   const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins =
-      find_beginning(config, server_settings_of_steps(config), run.plan.steps, evaluates);
+  const auto begins = find_beginning(config, server_settings_of_steps(config), run.of_data,
+                                     run.plan.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (begins->from && begins->from->manifest.is_on_hosts())
@@ -79,6 +80,13 @@ actors::build_worker worker_order(const trainer_config& config, std::uint32_t ra
           .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
 }
 
+std::vector<actors::owned_parameter> first_parameters(const prepared_server& run) {
+  std::vector<actors::owned_parameter> all;
+  for (const auto& [name, tensor] : engine::parameters(run.layers))
+    all.push_back({name, tensor.detach(), std::ranges::count(run.by_rows, name) > 0});
+  return all;
+}
+
 std::map<std::string, double> server_settings_of_steps(const trainer_config& config) {
   const auto server = config.own.of<server_settings>();
   return {{"server.workers", server.workers},
@@ -106,6 +114,9 @@ result<prepared_server> prepare(const server_application& program, const trainer
   warn_of_one_class(config.data.source, *made->data);
   prepared_server run;
   run.data = made->data;
+  auto noted = record_of(config, *run.data);
+  if (!noted) return tl::unexpected(noted.error());
+  run.of_data = std::move(*noted);
   run.by_rows = made->by_rows;
   run.layers = std::move(made->layers);
   const auto& train = config.train;

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "actors/messages/parameter_server/host.hpp"
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/training/parameter_server/application.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "cluster/training/saving/checkpoint.hpp"
+#include "cluster/training/saving/data_record.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"
 
@@ -28,6 +30,7 @@ struct server_start {
 /// What is known of a run before any process starts.
 struct prepared_server {
   std::shared_ptr<const engine::dataset> data;
+  data_record of_data;   // for its checkpoints
   engine::model layers;  // as the seed makes them
   std::vector<std::string> by_rows;
   drive_plan plan;
@@ -38,6 +41,9 @@ struct prepared_server {
 
 /// What a worker is told; without its coordinator.
 [[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
+
+/// What the shards own together, with the values that the model is made with.
+[[nodiscard]] std::vector<actors::owned_parameter> first_parameters(const prepared_server& run);
 
 /// Settings of the table [server] that decide what the steps are: see settings_of_steps.
 [[nodiscard]] std::map<std::string, double> server_settings_of_steps(const trainer_config& config);

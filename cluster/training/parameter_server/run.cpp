@@ -20,6 +20,7 @@
 #include "cluster/training/parameter_server/prepare.hpp"
 #include "cluster/training/parameter_server/recovery.hpp"
 #include "cluster/training/parameter_server/server_state.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "engine/model/model.hpp"
@@ -274,14 +275,16 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   options.steps_per_epoch = run.steps_per_epoch;
   auto report = run_reporter::open(config.observe, options);
   if (!report) return tl::unexpected(report.error());
-  auto checkpoints = checkpoint_keeper::open(config, server_settings_of_steps(config),
-                                             run.begin.steps, checkpoint_keeper::clock::now());
+  auto checkpoints =
+      checkpoint_keeper::open(config, server_settings_of_steps(config), run.begin.steps,
+                              checkpoint_keeper::clock::now(), run.of_data);
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   std::uint64_t bytes = 0;
   for (const auto& each : engine::collect_weights(run.layers)) bytes += each.tensor.nbytes();
   checkpoints->warn_of_little_room(bytes);
   if (run.begin.steps > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
+  tell_command_to_resume(config, run.begin.steps);
   run_parts parts{group,
                   config,
                   run,
@@ -293,6 +296,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
                   run.plan.evaluated};
   const auto done = run_to_end(parts);
   parts.report->finish();
+  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.plan.steps);
   return done;
 }
 

@@ -12,8 +12,11 @@
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/recovery/failed_work.hpp"
 #include "actors/recovery/keeper_actor.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/keepers_core.hpp"
+#include "cluster/recovery/shared_hosts_core.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -29,6 +32,23 @@ constexpr std::chrono::milliseconds until_explained{300};
 constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
+
+void warn_of_shared_hosts(const trainer_config& config) {
+  const auto& cluster = config.cluster;
+  if (!is_over_hosts(cluster.launch) || cluster.nodes.size() < 2) return;
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!places) return;  // was said when the stages were placed
+  const auto names = stage_names_of(config.pipeline);
+  std::vector<std::string> nodes;
+  std::vector<stage_site> sites;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto& node = cluster.nodes.at(places->at(i));
+    nodes.push_back(node.name);
+    sites.push_back({names[i], node.name, host_of_user(node.host)});
+  }
+  const auto words = words_on_shared_hosts(sites, second_keepers(nodes));
+  if (!words.empty()) log::warning(words);
+}
 
 stage_recovery::stage_recovery(node_group& group, bool may_begin_anew)
     : group_(group),
@@ -126,6 +146,20 @@ result<void> stage_recovery::drop_stages() {
 void stage_recovery::say(const error& told, std::size_t count) {
   log::warning(told.text + (count == 1 ? "; it is replaced"
                                        : "; " + std::to_string(count) + " stages are replaced"));
+}
+
+result<void> stage_recovery::fence(const error& why, const std::vector<std::string>& stages) {
+  if (why.code == errc::peer_lost) return {};
+  const auto failed = actors::failed_work_in(why);
+  if (!failed) return tl::unexpected(why);
+  const auto stage = std::ranges::find_if(
+      stages, [&](const auto& each) { return failed->what.starts_with(each + ": "); });
+  if (stage == stages.end()) return tl::unexpected(why);
+  if (const auto before = throws_.threw(failed->what, failed->reason))
+    return fail(errc::handler_failed,
+                failed->what + " failed twice: " + *before + "; then " + failed->reason);
+  group_.lose(static_cast<std::size_t>(stage - stages.begin()), {errc::peer_lost, why.text});
+  return {};
 }
 
 result<std::optional<stage_recovery::lone_loss>> stage_recovery::replace_one(

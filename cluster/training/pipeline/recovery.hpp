@@ -7,13 +7,16 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/recovery/return_core.hpp"
+#include "cluster/recovery/throws_core.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -28,6 +31,10 @@ struct return_sources {
   std::function<result<bool>()> read_beginning;
   std::function<std::string()> why_no_beginning;  ///< What was wrong with it.
 };
+
+/// Warns where a run is given several nodes on hosts, and the loss of one host would take all
+/// versions of a stage. On one machine that is so by nature, and nothing is said.
+void warn_of_shared_hosts(const trainer_config& config);
 
 /// Lets a run go on when it loses stages: their nodes are replaced. Where one stage alone is lost
 /// the others may go on; else all stages go back, as return_core decides. The versions of a stage
@@ -53,6 +60,12 @@ class stage_recovery {
     return_core::go_on at;
     std::vector<actors::version_place> versions = {};
   };
+
+  /// After `why`, where the arithmetic of one of these stages has thrown (see failed_work): ends
+  /// its node, so that the stage is lost like any other. `stages`: their names. Does nothing after
+  /// a loss. Errors: `why`, where it is something else; handler_failed with both reasons, where the
+  /// same work has thrown before.
+  [[nodiscard]] result<void> fence(const error& why, const std::vector<std::string>& stages);
 
   /// One stage that was lost alone, and has another node now.
   struct lone_loss {
@@ -104,6 +117,7 @@ class stage_recovery {
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
   actors::keeper_actor here_;                   // where there is one node; else null
   return_core core_;
+  throws_core throws_;
   std::vector<versions> listed_;  // by stage, as far as it was known last
 };
 

@@ -20,6 +20,7 @@
 #include "cluster/training/pipeline/reporter.hpp"
 #include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/pipeline/verify.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
@@ -157,7 +158,7 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
 /// Has another process do the last steps of a stage that was lost alone. Errors: peer_lost, where
 /// all stages have to go back.
 result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why) {
-  if (!parts.recovery || !stages.can_replay()) return tl::unexpected(why);
+  if (!stages.can_replay()) return tl::unexpected(why);
   const auto begin = std::chrono::steady_clock::now();
   const auto go_back = [&](const error& problem) {
     if (problem.code != errc::peer_lost)
@@ -184,6 +185,16 @@ result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why
   return {};
 }
 
+/// A stage was lost, or its arithmetic has thrown: then it is lost, unless it did so before.
+result<void> on_loss(run_parts& parts, actors::pipeline& stages, const error& why) {
+  if (!parts.recovery) return tl::unexpected(why);
+  std::vector<std::string> names;
+  for (const auto& each : parts.orders) names.push_back(each.name);
+  return parts.recovery->fence(why, names).and_then([&] {
+    return replay(parts, stages, {errc::peer_lost, why.text});
+  });
+}
+
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
 result<void> train(run_parts& parts, actors::pipeline& stages, const start_point& from) {
   const auto& run = parts.run;
@@ -196,12 +207,14 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
                                 tell(step);
                                 return stages.write_slices(step, folder);
                               },
-                              names_of_weights(run.layers), parts.ask,
+                              names_of_weights(run.layers),
+                              parts.ask,
                               [&](std::uint64_t step, const auto& folders) {
                                 tell(step);
                                 return stages.write_slices(step, folders);
                               },
-                              parts.disks ? &*parts.disks : nullptr};
+                              parts.disks ? &*parts.disks : nullptr,
+                              run.data};
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
@@ -230,7 +243,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         parts.checkpoints.write(step, parts.control.stop.checkpoint.exchange(false), kept, print);
         return {};
       },
-      [&](const error& why) { return replay(parts, stages, why); }};
+      [&](const error& why) { return on_loss(parts, stages, why); }};
   const auto terms = training_of(parts.config, run, from, parts.told);
   parts.control.stop.in_steps = true;
   const auto trained =
@@ -428,16 +441,19 @@ result<void> drive(node_group& group, const application& program, const trainer_
   if (run.predicted && config.observe.progress)
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
   auto keeper = checkpoint_keeper::open(config, run.model.options, run.steps_before,
-                                        checkpoint_keeper::clock::now());
+                                        checkpoint_keeper::clock::now(), run.of_data);
   if (!keeper) return tl::unexpected(keeper.error());
   keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
+  tell_command_to_resume(config, run.steps_before);
   auto disks = open_disks_of(hosts);
   if (!disks) return tl::unexpected(disks.error());
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
-  if (config.train.on_fault == fault_policy::recover)
+  if (config.train.on_fault == fault_policy::recover) {
+    warn_of_shared_hosts(config);
     recovery = stage_recovery::open(group, way_back::may_begin_anew(config));
+  }
   if (!recovery) return tl::unexpected(recovery.error());
   run_parts parts{group,
                   program,
@@ -454,7 +470,9 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   hosts,
                   std::move(*disks),
                   {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
-  return train_to_end(parts, parts.beginning);
+  auto done = train_to_end(parts, parts.beginning);
+  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.steps);
+  return done;
 }
 
 }  // namespace troupe::cluster

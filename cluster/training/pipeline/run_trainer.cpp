@@ -16,7 +16,6 @@
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
-#include "engine/collective/nccl/api.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
 
@@ -97,9 +96,6 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
-  // NCCL authenticates and encrypts nothing: within a machine its sockets leave it nowhere.
-  if (config.pipeline.replicas > 1 && !is_over_hosts(config.cluster.launch))
-    engine::nccl::keep_on_loopback();
   run_control control(config);
   const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());

@@ -1,12 +1,27 @@
 #include "cluster/training/saving/beginning.hpp"
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "cluster/config/sources/resume_command_core.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+std::string command_of(const trainer_config& config, const std::string& from) {
+  return command_to_resume({config.command, config.checkpoint.resume, config.train.verify, from});
+}
+
+/// Of a run's checkpoints, the newest first.
+std::vector<std::uint64_t> steps_in(const std::filesystem::path& folder) {
+  return checkpoint_folder(folder).steps().value_or(std::vector<std::uint64_t>());
+}
+
+}  // namespace
 
 bool resumes_newest_of_hosts(const trainer_config& config) {
   const auto& kept = config.checkpoint;
@@ -43,8 +58,8 @@ result<void> check_complete(const trainer_config& config, std::uint64_t steps,
 
 result<run_beginning> find_beginning(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,
-                                     std::uint64_t steps, bool evaluates) {
-  auto resumed = find_resumed(config, model_options);
+                                     const data_record& data, std::uint64_t steps, bool evaluates) {
+  auto resumed = find_resumed(config, model_options, data);
   if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config)) {
     log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
     return run_beginning{};
@@ -67,6 +82,25 @@ result<run_beginning> find_beginning(const trainer_config& config,
   }
   if (auto fine = check_complete(config, steps, folder); !fine) return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
+}
+
+void tell_command_to_resume(const trainer_config& config, std::uint64_t steps_before) {
+  const auto& kept = config.checkpoint;
+  const bool writes_meanwhile = !kept.every.empty() || !kept.on_signal.empty();
+  if (kept.dir.empty() || !writes_meanwhile) return;
+  const auto steps = steps_in(kept.dir);
+  const auto line = command_of(config, "latest");
+  if ((steps.empty() ? 0 : steps.front()) != steps_before || line.empty()) return;
+  log::info("to resume this run from its last checkpoint, if it is lost: " + line);
+}
+
+void tell_way_on(const trainer_config& config, std::uint64_t last, std::uint64_t steps) {
+  if (config.checkpoint.dir.empty() || last >= steps) return;
+  const auto all = steps_in(config.checkpoint.dir);
+  const auto step = std::to_string(last);
+  if (std::ranges::find(all, last) == all.end()) return;
+  const auto line = command_of(config, all.front() == last ? "latest" : step);
+  if (!line.empty()) log::info("to resume this run from step " + step + ": " + line);
 }
 
 std::uint64_t evaluated_before(const whole_checkpoint& from) {

@@ -8,6 +8,7 @@
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/training/saving/data_record.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -38,7 +39,16 @@ struct run_beginning {
 /// docs/checkpoints.md).
 [[nodiscard]] result<run_beginning> find_beginning(
     const trainer_config& config, const std::map<std::string, double>& model_options,
-    std::uint64_t steps, bool evaluates);
+    const data_record& data, std::uint64_t steps, bool evaluates);
+
+/// Tells a user how a run is resumed whose trainer is killed, where it writes checkpoints
+/// meanwhile. `steps_before`: of what it begins from. Says nothing where the folder's newest
+/// checkpoint is not that, so that `latest` might mean another run's.
+void tell_command_to_resume(const trainer_config& config, std::uint64_t steps_before);
+
+/// The same of a run that has failed behind its checkpoint of step `last`, unless that has all
+/// `steps`.
+void tell_way_on(const trainer_config& config, std::uint64_t last, std::uint64_t steps);
 
 /// Up to which step a run that goes on from a checkpoint has no evaluation left to tell: one that
 /// was ended before it told the evaluation of the checkpoint's own step, as an interrupted run is,

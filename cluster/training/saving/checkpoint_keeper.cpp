@@ -73,6 +73,7 @@ struct unfinished {
   std::size_t keep = 1;
   timing when;
   std::optional<slice_disks> disks;  // nothing: all files are in the trainer's folder
+  std::shared_ptr<const engine::dataset> data;
   std::map<std::string, std::size_t> written = {};  // by which of those disks' hosts
 };
 
@@ -120,6 +121,15 @@ result<void> copy_to_next(unfinished& of) {
   return {};
 }
 
+/// Notes which samples could not be read so far.
+result<void> note_left_out(unfinished& of) {
+  if (!of.data) return {};
+  auto samples = of.data->left_out();
+  if (!samples) return tl::unexpected(samples.error());
+  of.manifest.left_out = {std::move(samples->train), std::move(samples->test)};
+  return {};
+}
+
 /// Waits for what the stages write, and writes what they could not. Then waits until the step has
 /// been reported.
 result<void> collect(unfinished& of) {
@@ -144,6 +154,7 @@ result<void> collect(unfinished& of) {
   const auto scaler = of.slices.scaler.get();
   if (!scaler) return tl::unexpected(scaler.error());
   if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
+  if (auto noted = note_left_out(of); !noted) return noted;
   if (!of.told.ready())
     log::debug("the checkpoint of step " + std::to_string(of.files.step) +
                " waits until the step is reported");
@@ -217,7 +228,8 @@ std::map<std::string, std::string> settings_of_steps(
 }
 
 result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                            const std::map<std::string, double>& model_options) {
+                            const std::map<std::string, double>& model_options,
+                            const data_record& data) {
   const auto own = settings_of_steps(config, model_options);
   for (const auto& [name, value] : of.manifest.settings) {
     const auto ours = own.find(name);
@@ -225,33 +237,35 @@ result<void> check_settings(const whole_checkpoint& of, const trainer_config& co
     return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " +
                                       of.folder.string() + " is of a run with " + name + " = " +
                                       value + ", and this one has " + ours->second +
-                                      ": give it the same, or begin another run from its weights "
-                                      "(troupe checkpoint export " +
-                                      of.folder.string() + " FILE, then --init FILE)");
+                                      ": give it the same, or " + remedy_of_others(of.folder));
   }
-  return {};
+  return check_data(of, config, data);
 }
 
 result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options) {
+    const trainer_config& config, const std::map<std::string, double>& model_options,
+    const data_record& data) {
   auto found = found_by(config.checkpoint);
   if (!found)
     return tl::unexpected(config.places.blame("checkpoint.resume", std::move(found.error())));
   if (!*found) return found;
-  if (auto same = check_settings(**found, config, model_options); !same)
+  if (auto same = check_settings(**found, config, model_options, data); !same)
     return tl::unexpected(same.error());
   return found;
 }
 
 checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,
-                                     std::uint64_t steps, clock::time_point now)
+                                     std::uint64_t steps, clock::time_point now,
+                                     const data_record& data)
     : config_(&config),
       settings_(settings_of_steps(config, model_options)),
       folder_(config.checkpoint.dir),
       period_(period_of(config.checkpoint).value_or(checkpoint_period())),
       record_(static_cast<std::uint32_t>(config.train.accumulate), steps),
-      last_time_(now) {}
+      last_time_(now) {
+  settings_.insert(data.begin(), data.end());
+}
 
 result<void> checkpoint_keeper::try_folder(const trainer_config& config) {
   if (config.checkpoint.dir.empty()) return {};
@@ -262,8 +276,8 @@ result<void> checkpoint_keeper::try_folder(const trainer_config& config) {
 
 result<checkpoint_keeper> checkpoint_keeper::open(
     const trainer_config& config, const std::map<std::string, double>& model_options,
-    std::uint64_t steps, clock::time_point now) {
-  checkpoint_keeper made(config, model_options, steps, now);
+    std::uint64_t steps, clock::time_point now, const data_record& data) {
+  checkpoint_keeper made(config, model_options, steps, now, data);
   if (config.checkpoint.dir.empty()) return made;
   auto taken = made.folder_.prepare();
   if (!taken) return tl::unexpected(config.places.blame("checkpoint.dir", taken.error()));
@@ -398,16 +412,17 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
       .weights = parts.weights,
       .slices = parts.disks != nullptr ? folder_.slices_of(*files) : ""};
   actors::promise<void> told;
-  auto finish = [of = unfinished{folder_,
-                                 std::move(*files),
-                                 manifest,
-                                 *slices,
-                                 told.future(),
-                                 parts.ask,
-                                 static_cast<std::size_t>(config_->checkpoint.keep),
-                                 {begun, clock::now()},
-                                 parts.disks != nullptr ? std::optional(*parts.disks)
-                                                        : std::nullopt}] { return finished(of); };
+  auto finish = [of =
+                     unfinished{folder_,
+                                std::move(*files),
+                                manifest,
+                                *slices,
+                                told.future(),
+                                parts.ask,
+                                static_cast<std::size_t>(config_->checkpoint.keep),
+                                {begun, clock::now()},
+                                parts.disks != nullptr ? std::optional(*parts.disks) : std::nullopt,
+                                parts.data}] { return finished(of); };
   if (record_.may_complete()) told.set({});
   // Where no thread is left the steps wait.
   under_way_.emplace(under_way{*slices, engine::begin_work(finish), std::move(told)});

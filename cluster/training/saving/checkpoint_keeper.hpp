@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/recovery/checkpoint_record_core.hpp"
+#include "cluster/training/saving/data_record.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
@@ -26,15 +28,18 @@ namespace troupe::cluster {
 [[nodiscard]] std::map<std::string, std::string> settings_of_steps(
     const trainer_config& config, const std::map<std::string, double>& model_options);
 
-/// Errors: bad_config naming a setting that is another one than the checkpoint's.
+/// Errors: bad_config naming a setting that is another one than the checkpoint's, or saying that
+/// the data are.
 [[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                                          const std::map<std::string, double>& model_options);
+                                          const std::map<std::string, double>& model_options,
+                                          const data_record& data = {});
 
 /// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
 /// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
-/// bad_config naming a setting that is another one than the checkpoint's.
+/// those of check_settings.
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options);
+    const trainer_config& config, const std::map<std::string, double>& model_options,
+    const data_record& data = {});
 
 /// What checkpoints are made of.
 struct checkpoint_parts {
@@ -48,6 +53,8 @@ struct checkpoint_parts {
       write_apart = {};
   /// Where that is; null: all files are in the trainer's folder.
   const slice_disks* disks = nullptr;
+  /// Whose samples that could not be read are noted; null: none are.
+  std::shared_ptr<const engine::dataset> data = {};
 };
 
 /// Has a run's checkpoints written when they are due. Does nothing where [checkpoint] names no
@@ -64,7 +71,7 @@ class checkpoint_keeper {
   /// no checkpoint can be written, or another run has the folder.
   [[nodiscard]] static result<checkpoint_keeper> open(
       const trainer_config& config, const std::map<std::string, double>& model_options,
-      std::uint64_t steps, clock::time_point now);
+      std::uint64_t steps, clock::time_point now, const data_record& data = {});
 
   /// Whether [checkpoint] names a folder.
   [[nodiscard]] bool are_kept() const { return !config_->checkpoint.dir.empty(); }
@@ -100,6 +107,9 @@ class checkpoint_keeper {
   /// was not told is given up at once.
   [[nodiscard]] std::uint64_t last_step(std::chrono::seconds patience, const printer& print);
 
+  /// The same, as far as is known; does not wait.
+  [[nodiscard]] std::uint64_t last_step() const { return record_.last_step(); }
+
   /// The steps of checkpoints that this run has written and not removed; the newest first.
   [[nodiscard]] std::vector<std::uint64_t> own_steps() const;
   /// The run goes on behind this step, for later ones could not be read: they are written again.
@@ -122,7 +132,7 @@ class checkpoint_keeper {
  private:
   checkpoint_keeper(const trainer_config& config,
                     const std::map<std::string, double>& model_options, std::uint64_t steps,
-                    clock::time_point now);
+                    clock::time_point now, const data_record& data);
 
   /// What another thread makes a checkpoint of.
   struct under_way {

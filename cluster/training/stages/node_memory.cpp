@@ -117,6 +117,30 @@ result<std::vector<engine::stage_memory>> predict(const application& program,
   return std::vector<engine::stage_memory>();
 }
 
+/// What all layers give for a batch, in bytes, known by their shapes alone.
+double given_bytes(const prepared_run& run, const trainer_config& config) {
+  constexpr double value = 4;
+  auto shape = run.data->sample_shape();
+  double all = 0;
+  for (const auto& each : run.layers) {
+    static_cast<void>(each->macs(shape));
+    double values = static_cast<double>(config.train.batch_size);
+    for (const auto side : shape) values *= static_cast<double>(side);
+    all += values * value;
+  }
+  return all;
+}
+
+/// Whether nodes have room for whatever a prediction could say, so that nothing has to be measured.
+/// A decoder's layer keeps up to 57 times what it gives (Korthikanti et al., 2022, section 4.1).
+bool are_roomy(const std::vector<asked_node>& nodes, double given) {
+  constexpr double most_kept = 60, most_shares = 3;  // of what is given, and of what weights need
+  return std::ranges::all_of(nodes, [given](const asked_node& node) {
+    return most_shares * static_cast<double>(node.needs.least_bytes) + most_kept * given <=
+           actors::free_bytes(node.room);
+  });
+}
+
 void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_memory>& predicted,
                         const std::vector<actors::build_stage>& orders) {
   double bytes = 0;
@@ -189,6 +213,7 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   const auto nodes = ask_nodes(group, ask, config, *needs);
   for (const auto& node : nodes)
     if (auto fits = check_least(node); !fits) return fits;
+  if (run.reader || are_roomy(nodes, given_bytes(run, config))) return {};
   const auto predicted = predict(program, config, run);
   if (!predicted) return tl::unexpected(predicted.error());
   for (const auto& node : nodes)

@@ -15,6 +15,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
+#include "cluster/doctor/mtu_words.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/meeting_place.hpp"
 
@@ -29,6 +30,7 @@ constexpr std::chrono::milliseconds once_more = 500ms;
 struct way {
   std::size_t from = 0, to = 0;
   bool is_silent = false;  // there was no answer; else the system said why
+  bool swallows = false;   // there is a connection, but nothing large comes through
   std::string why;         // empty: it is open
 };
 
@@ -52,7 +54,7 @@ class reach_check {
     std::vector<way> ways;
     for (const auto& [from, to] : doctor::edges_to_probe(0, all, stages, wraps))
       if (places_[from] != places_[to] && !messages::meet_inside(doors_[from], doors_[to]))
-        ways.push_back({.from = from, .to = to, .is_silent = false, .why = {}});
+        ways.push_back({.from = from, .to = to, .why = {}});
     const auto tried = attempt(std::move(ways), until_warned);
     const auto is_open = [](const way& each) { return each.why.empty(); };
     auto closed = tried;
@@ -67,17 +69,25 @@ class reach_check {
     }
     // What the system refuses says more than silence.
     const auto told = std::ranges::find(closed, false, &way::is_silent);
-    auto first = told == closed.end() ? closed.front() : *told;
-    if (first.is_silent) first.why = "no answer within 2.5 s";
-    const bool is_open_back = std::ranges::any_of(tried, [&](const way& each) {
-      return is_open(each) && each.from == first.to && each.to == first.from;
-    });
-    return fail(errc::address_unavailable, on_node(first.from) + " cannot reach " +
-                                               with_address(first.to) + ": " + first.why +
-                                               others(closed.size()) + remedy(first, is_open_back));
+    return refuse(told == closed.end() ? closed.front() : *told, closed.size(), tried);
   }
 
  private:
+  /// Names one of the `closed` ways. `tried`: all of them, for what is open in the other direction.
+  [[nodiscard]] tl::unexpected<error> refuse(const way& first, std::size_t closed,
+                                             const std::vector<way>& tried) const {
+    const auto begin = on_node(first.from) + " cannot reach " + with_address(first.to) + ": ";
+    if (first.swallows)
+      return fail(errc::address_unavailable, begin + doctor::large_ones_do_not + first.why +
+                                                 others(closed) + "; " + doctor::lower_the_mtu);
+    const bool is_open_back = std::ranges::any_of(tried, [&](const way& each) {
+      return each.why.empty() && each.from == first.to && each.to == first.from;
+    });
+    return fail(errc::address_unavailable,
+                begin + (first.is_silent ? "no answer within 2.5 s" : first.why) + others(closed) +
+                    remedy(first, is_open_back));
+  }
+
   /// The same ways with what became of them, all tried at once. Those of a node that is lost
   /// meanwhile count as open: whoever needs it next tells.
   std::vector<way> attempt(std::vector<way> ways, std::chrono::milliseconds patience) {
@@ -101,6 +111,7 @@ class reach_check {
       for (const auto& each : said->but) {
         auto& which = ways[of_stage[stage].at(each.which)];
         which.is_silent = each.is_silent;
+        which.swallows = each.swallows;
         which.why = each.why;
       }
     }

@@ -9,9 +9,9 @@ namespace troupe::cluster {
 
 /// Before the stages of a run are built that is not launched on this machine alone: has the nodes
 /// of stages that will speak to each other try to connect, in both directions, as either may be the
-/// first to. Warns of what has had no answer for two seconds. `wraps`: the last stage also speaks
-/// to the first. Errors: address_unavailable naming both stages and nodes, the address, why, and
-/// what to do.
+/// first to, and to send what fills the largest packets. Warns of what has had no answer for two
+/// seconds. `wraps`: the last stage also speaks to the first. Errors: address_unavailable naming
+/// both stages and nodes, the address, why, and what to do.
 [[nodiscard]] result<void> check_reach(node_group& group, actors::requester& ask,
                                        const trainer_config& config, bool wraps);
 

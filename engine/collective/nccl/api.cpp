@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <stdlib.h>
 
 #include <system_error>
 
@@ -117,15 +116,9 @@ std::vector<fs::path> site_packages_of_torch() {
   return found;
 }
 
-// NCCL reads it once, with the first communicator of the process.
-void keep_on_loopback() {
-  ::setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-}
-
-result<std::shared_ptr<const api>> load(const search& places, reach sockets) {
+result<std::shared_ptr<const api>> load(const search& places) {
   const auto where = find(places);
   if (!where) return tl::unexpected(where.error());
-  if (sockets == reach::loopback) keep_on_loopback();
   const auto library = load_library(where->path);
   if (!library)
     return fail(errc::transport_missing,

@@ -56,23 +56,13 @@ struct search {
   const char* loader_name = "libnccl.so.2";  ///< What the system's loader is asked for at last.
 };
 
-/// Which network NCCL's own sockets may use.
-enum class reach {
-  loopback,  ///< All ranks are on this machine.
-  network,   ///< A trusted one, by the interface that NCCL_SOCKET_IFNAME names or NCCL chooses.
-};
-
 /// The site-packages that the LibTorch of this process is in; empty where it is in none.
 [[nodiscard]] std::vector<std::filesystem::path> site_packages_of_torch();
 
-/// NCCL's own sockets stay on this machine's loopback, here and in processes that this one starts:
-/// sets NCCL_SOCKET_IFNAME, whatever it was. Before threads that read the environment start.
-void keep_on_loopback();
-
-/// Loads NCCL and checks its version. `reach::loopback` calls keep_on_loopback first. Errors:
-/// transport_missing, naming the place, what is wrong (missing, half installed, without one of the
-/// functions, too old) and what to do.
-[[nodiscard]] result<std::shared_ptr<const api>> load(const search& places, reach sockets);
+/// Loads NCCL and checks its version, which opens no socket. Errors: transport_missing, naming the
+/// place, what is wrong (missing, half installed, without one of the functions, too old) and what
+/// to do.
+[[nodiscard]] result<std::shared_ptr<const api>> load(const search& places);
 
 /// "2.28.9"
 [[nodiscard]] std::string version_text(int code);

@@ -50,7 +50,8 @@ std::chrono::milliseconds look_each(std::chrono::milliseconds limit) {
 
 }  // namespace
 
-result<invitation> invite(const api& library, int ranks) {
+result<invitation> invite(const api& library, int ranks, reach sockets) {
+  if (auto claimed = claim_sockets(sockets); !claimed) return tl::unexpected(claimed.error());
   invitation made{.id = {}, .version = library.version, .ranks = ranks};
   const status code = library.get_unique_id(&made.id);
   if (code == status::success) return made;
@@ -151,6 +152,7 @@ result<void> communicator::join() {
                        "all machines",
                        whoami().c_str(), version_text(library.version).c_str(),
                        version_text(how_.invited.version).c_str()));
+  if (auto claimed = claim_sockets(how_.sockets); !claimed) return claimed;
   if (auto entered = guard("entering the device", [&] { return how_.on->enter(); }); !entered)
     return entered;
   configuration wanted;

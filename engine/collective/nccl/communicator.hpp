@@ -16,6 +16,7 @@
 #include "engine/collective/nccl/call_watch.hpp"
 #include "engine/collective/nccl/device.hpp"
 #include "engine/collective/nccl/operation.hpp"
+#include "engine/collective/nccl/sockets.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine::nccl {
@@ -27,8 +28,10 @@ struct invitation {
   int ranks = 0;
 };
 
-/// Makes one. Errors: transport_missing where NCCL finds no network interface; handler_failed.
-[[nodiscard]] result<invitation> invite(const api& library, int ranks);
+/// Makes one, which opens a socket of NCCL's. Errors: transport_missing where NCCL finds no network
+/// interface, and as claim_sockets; handler_failed.
+[[nodiscard]] result<invitation> invite(const api& library, int ranks,
+                                        reach sockets = reach::loopback);
 
 /// How long a communicator waits, each for one thing.
 struct patience {
@@ -46,6 +49,7 @@ struct terms {
   invitation invited;
   int rank = 0;
   std::shared_ptr<device> on;
+  reach sockets = reach::loopback;  ///< Claimed before it joins: see claim_sockets.
   patience waits = {};
   /// Told, on a thread of the watch, that a call into NCCL does not return: the last line of this
   /// process. Empty: logs the line and ends the process with code 1.

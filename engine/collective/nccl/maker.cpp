@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/collective/nccl/port.hpp"
+#include "engine/collective/nccl/sockets.hpp"
 #include "engine/collective/nccl/torch_device.hpp"
 
 namespace troupe::engine::nccl {
@@ -59,7 +60,7 @@ result<invitation> parse_invitation(const std::string& text) {
 
 maker::library maker::loaded() const {
   const std::scoped_lock lock(mutex_);
-  if (!library_) library_ = load(how_.places, reach::network);
+  if (!library_) library_ = load(how_.places);
   return *library_;
 }
 
@@ -73,10 +74,14 @@ result<std::string> maker::library_for(c10::Device on) const {
   return "NCCL " + version_text((*found)->version);
 }
 
-result<std::string> maker::invite(std::uint32_t ranks) const {
+std::optional<socket_reach> maker::sockets() const {
+  return sockets_of_process();
+}
+
+result<std::string> maker::invite(std::uint32_t ranks, socket_reach sockets) const {
   const auto found = loaded();
   if (!found) return tl::unexpected(found.error());
-  const auto made = nccl::invite(**found, static_cast<int>(ranks));
+  const auto made = nccl::invite(**found, static_cast<int>(ranks), sockets);
   if (!made) return tl::unexpected(made.error());
   return to_text(*made);
 }
@@ -98,6 +103,7 @@ result<std::shared_ptr<collective_port>> maker::join(const collective_place& pla
                                       .invited = *invited,
                                       .rank = static_cast<int>(place.rank),
                                       .on = std::move(*on),
+                                      .sockets = place.sockets,
                                       .waits = how_.waits,
                                       .hung = how_.hung},
                                 place.order);

@@ -9,6 +9,7 @@
 #include "engine/collective/nccl/api.hpp"
 #include "engine/collective/nccl/communicator.hpp"
 #include "engine/collective/port.hpp"
+#include "engine/collective/reach.hpp"
 
 namespace troupe::engine::nccl {
 
@@ -22,14 +23,16 @@ struct maker_options {
   std::function<void(const std::string& line)> hung = {};  ///< See terms.
 };
 
-/// Makes ports by NCCL, which it loads when it is first asked for a device that NCCL knows. Which
-/// network interface NCCL's own sockets use is the environment's (see api.hpp).
+/// Makes ports by NCCL, which it loads when it is first asked for a device that NCCL knows. Its
+/// sockets are the process's, whichever maker claims them first (see sockets.hpp).
 class maker final : public collective_maker {
  public:
   explicit maker(maker_options how = {}) : how_(std::move(how)) {}
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
-  [[nodiscard]] result<std::string> invite(std::uint32_t ranks) const override;
+  [[nodiscard]] std::optional<socket_reach> sockets() const override;
+  [[nodiscard]] result<std::string> invite(std::uint32_t ranks,
+                                           socket_reach sockets) const override;
   [[nodiscard]] result<std::shared_ptr<collective_port>> join(
       const collective_place& place) const override;
 

@@ -205,6 +205,11 @@ bool door_carrier::parse_handshake() {
   std::uint32_t magic = 0;
   if (input.size() >= sizeof(magic)) {
     std::memcpy(&magic, input.data(), sizeof(magic));
+    if (magic == wire::knock_magic && to_.length == 0) {
+      stream_.used(input.size());
+      whom().broken({errc::peer_lost, "it only tried the way here"}, false);
+      return false;
+    }
     // Whoever speaks something else need not finish its sentence.
     if (magic != wire::wire_magic) {
       stream_.used(input.size());

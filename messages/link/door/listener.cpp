@@ -93,18 +93,19 @@ result<std::string> private_folder() {
 
 /// Looks at a segment from its TCP header on, before there is a socket for its sender. The bare end
 /// of TCP's own handshake is dropped too: a peer's hello carries it as well.
-constexpr std::array<sock_filter, 13> only_hellos = {{
-    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13),                       // flags
-    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, TH_SYN | TH_RST, 9, 0),  // pass
-    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12),                       // the header's length
-    BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 2),                       // in bytes
-    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0x3C),                    //
-    BPF_STMT(BPF_MISC | BPF_TAX, 0),                              //
-    BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),                        // what follows it
-    BPF_STMT(BPF_ALU | BPF_SUB | BPF_X, 0),                       //
-    BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, sizeof(wire::handshake_message), 0, 3),
+constexpr std::array<sock_filter, 14> only_hellos = {{
+    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13),                        // flags
+    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, TH_SYN | TH_RST, 10, 0),  // pass
+    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12),                        // the header's length
+    BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 2),                        // in bytes
+    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0x3C),                     //
+    BPF_STMT(BPF_MISC | BPF_TAX, 0),                               //
+    BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),                         // what follows it
+    BPF_STMT(BPF_ALU | BPF_SUB | BPF_X, 0),                        //
+    BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, sizeof(wire::handshake_message), 0, 4),
     BPF_STMT(BPF_LD | BPF_W | BPF_IND, 0),  // in the network's order
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __builtin_bswap32(wire::wire_magic), 0, 1),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __builtin_bswap32(wire::wire_magic), 1, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __builtin_bswap32(wire::knock_magic), 0, 1),
     BPF_STMT(BPF_RET | BPF_K, 0xFFFFFFFF),
     BPF_STMT(BPF_RET | BPF_K, 0),
 }};

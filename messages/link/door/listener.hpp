@@ -42,7 +42,8 @@ class listener {
   [[nodiscard]] std::optional<visitor> accept();
 
   /// Over TCP: while it is on, the system drops what strangers send and makes no socket for them,
-  /// unless the first that they say begins as a hello does and has its size. False: it cannot.
+  /// unless the first that they say begins as a hello or a knock does and has a hello's size.
+  /// False: it cannot.
   bool screen(bool on);
 
  private:

@@ -56,6 +56,9 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 inline constexpr std::uint32_t wire_magic = 0x50525254;  // "TRRP"
 inline constexpr std::uint16_t wire_version = 6;
+/// "TRRK". In place of a handshake: whoever comes only tries the way, with many bytes (reach.hpp).
+/// Whoever accepts hangs up and answers nothing.
+inline constexpr std::uint32_t knock_magic = 0x4B525254;
 
 enum message_id : std::uint8_t {
   handshake_id = 1,

@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "messages/base/log.hpp"
+#include "messages/link/advice.hpp"
 #include "messages/link/meeting_place.hpp"
 #include "messages/link/mpsc_queue.hpp"
 #include "messages/link/threaded/engine.hpp"
@@ -162,8 +163,8 @@ class threaded_link final : public link {
     if (is_shm() && !where.is_unix()) {
       return fail(errc::address_unavailable,
                   fmt::format("{} is a port, and a link within one machine opens none: name no "
-                              "address, or use TCP (--link tcp, or transport = \"tcp\" in [link])",
-                              text));
+                              "address, or {}",
+                              text, use_tcp));
     }
     if (!is_shm() && !inside_ && where.is_unix()) {
       return fail(errc::address_unavailable,

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "messages/link/advice.hpp"
 #include "messages/link/ucx/log.hpp"
 #include "messages/link/ucx/segments.hpp"
 
@@ -67,8 +68,7 @@ result<void> check_transports(const std::string& description, link_transport wan
   };
   if (wanted != link_transport::shm || has("posix") || has("sysv")) return {};
   return fail(errc::transport_missing,
-              "UCX has no shared-memory transport on this machine; use TCP (--link tcp, or "
-              "transport = \"tcp\" in [link])");
+              fmt::format("UCX has no shared-memory transport on this machine; {}", use_tcp));
 }
 
 }  // namespace
@@ -139,9 +139,9 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
     // Better now than when the first peer has come.
     if (const auto tried = make_worker(made->get()); !tried) {
       return fail(errc::transport_missing,
-                  tried.error().text +
-                      ", for want of shared memory: look at ulimit -f and the room in /dev/shm, or "
-                      "use TCP (--link tcp, or transport = \"tcp\" in [link])");
+                  fmt::format("{}, for want of shared memory: look at ulimit -f and the room in "
+                              "/dev/shm, or {}",
+                              tried.error().text, use_tcp));
     }
   }
   return std::unique_ptr<library>(new library(std::move(*made)));

@@ -40,7 +40,7 @@ enum class means : std::uint8_t {
   stop,     ///< SIGSTOP, for good.
   pause,    ///< SIGSTOP, and SIGCONT a moment later: sooner or later than it counts as lost.
   exit,     ///< It exits with a code of its own.
-  fail,     ///< Its arithmetic throws.
+  fail,     ///< Its arithmetic throws, once.
   memory,   ///< It takes memory until its control group's limit ends it.
   full,     ///< Of a disk.
   error,    ///< Of a disk: a write fails with EIO, or a sync does.

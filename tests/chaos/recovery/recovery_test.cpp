@@ -125,6 +125,7 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
       {{{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
        {{last_stage, means::abort, moment::backward}, chaos::sequel::replayed},
        {{first_stage, means::exit, moment::update}, chaos::sequel::replayed},
+       {{last_stage, means::fail, moment::backward}, chaos::sequel::replayed},
        // By then two checkpoints were due, and the later one has waited for the first.
        {{.whom = neighbours, .how = means::kill, .at = moment::behind_update, .steps_before = 10},
         chaos::sequel::checkpoint},

@@ -56,7 +56,7 @@ std::string growth_of(const std::map<std::string, std::size_t>& before,
 bool may_end_the_run(const fault& what, moment met) {
   const bool before_steps =
       met == moment::starting || met == moment::joining || met == moment::building;
-  return what.whom == target::trainer || what.how == means::fail || before_steps;
+  return what.whom == target::trainer || before_steps;
 }
 
 /// One storm as it goes on, launch by launch.

@@ -16,7 +16,7 @@ class made_group : public group_of_ranks {
  public:
   made_group(std::shared_ptr<const engine::collective_maker> maker, const group_terms& how)
       : maker_(std::move(maker)) {
-    const auto invited = maker_->invite(how.ranks);
+    const auto invited = maker_->invite(how.ranks, engine::socket_reach::loopback);
     if (!invited) throw std::runtime_error(invited.error().text);
     invitation_ = *invited;
     for (std::uint32_t rank = 0; rank < how.ranks; ++rank) {

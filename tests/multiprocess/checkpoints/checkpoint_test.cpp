@@ -207,6 +207,45 @@ TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy"
   CHECK_THAT(nowhere.err, !ContainsSubstring("step 1"));
 }
 
+TEST_CASE("A run whose data have changed since its checkpoint is refused, wherever they are",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto file = folder / "text.txt";
+  const auto write = [&](const std::string& first) {
+    std::string text = first;
+    for (int i = 0; i < 100; ++i) text += "All the world is a stage, number " + std::to_string(i);
+    write_text(file, text);
+  };
+  const words run = words{"--data", "text:" + file.string()} +
+                    split_words(
+                        "--batch-size 4 --context 16 --no-eval --stages 2 --width 32 --heads 2 "
+                        "--layers 2");
+  for (const words& where : {words(), words{"--data-node", "stage-0"}}) {
+    write("Prologue. ");
+    const words kept{"--checkpoint-dir", folder / ("checkpoints" + std::to_string(where.size()))};
+    const auto train = [&](const words& more) {
+      return run_other(TROUPE_TRANSFORMER, run + where + kept + more);
+    };
+    REQUIRE(train({"--steps", "2"}).code == 0);
+    const words goes_on{"--steps", "3", "--resume", "auto"};
+    write("prologue. ");
+    const auto changed = train(goes_on);
+    INFO(changed.err);
+    CHECK(changed.code == 2);
+    CHECK_THAT(changed.last_line(), ContainsSubstring("has as many samples, but not the same") &&
+                                        ContainsSubstring("--init FILE"));
+    write("A much longer prologue, of which samples come. ");
+    const auto grown = train(goes_on);
+    CHECK(grown.code == 2);
+    CHECK_THAT(grown.last_line(),
+               ContainsSubstring("has changed since") && ContainsSubstring(" training and "));
+    write("Prologue. ");
+    const auto same = train(goes_on);
+    INFO(same.err);
+    CHECK(same.code == 0);
+  }
+}
+
 TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {
   const scratch_folder folder;
   const auto outcome =

@@ -22,10 +22,27 @@ words restarted(const scratch_folder& folder, const std::string& most, const wor
                          more));
 }
 
+/// What stands behind `mark` in its line, which is there.
+std::string behind(const std::string& mark, const std::string& text) {
+  const auto at = text.find(mark);
+  REQUIRE(at != text.npos);
+  const auto from = at + mark.size();
+  return text.substr(from, text.find('\n', from) - from);
+}
+
 pid_t trainer_of(pid_t watcher) {
   const auto children = children_of(watcher);
   REQUIRE(children.size() == 1);
   return children.front();
+}
+
+/// Kills a stage once a checkpoint is there, which a run does not survive that recovers nothing.
+std::function<void(pid_t, std::string_view)> kill_stage_at(const std::string& name) {
+  return at_line(name + " in ", [](pid_t program) {
+    const auto stages = children_of(program);
+    REQUIRE_FALSE(stages.empty());
+    ::kill(stages.front(), SIGKILL);
+  });
 }
 
 /// Kills the trainer at each line that holds `text`.
@@ -36,6 +53,30 @@ std::function<void(pid_t, std::string_view)> kill_at_each(const std::string& tex
 }
 
 }  // namespace
+
+TEST_CASE("A run that was killed or has failed is resumed by the one command that it printed",
+          "[untimed]") {
+  const scratch_folder folder;
+  const words kept{"--checkpoint-dir", folder / "it's here", "--checkpoint-every", "4",
+                   "--save",           folder / "resumed"};
+  const auto run = two_stages(kept);
+  const auto killed = run_program(run, at_checkpoint("step-000004", SIGKILL));
+  CHECK(killed.signal == SIGKILL);
+  const auto command =
+      behind("to resume this run from its last checkpoint, if it is lost: ", killed.err);
+  CHECK(command.ends_with(" --resume latest"));
+  const auto failed = run_other("/bin/sh", {"-c", "exec " + command}, kill_stage_at("step-000008"));
+  INFO(failed.err);
+  CHECK(failed.code == 1);
+  CHECK_THAT(failed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
+  CHECK_THAT(failed.last_line(), ContainsSubstring("SIGKILL"));
+  CHECK(behind("to resume this run from step 8: ", failed.err) == command);
+  const auto resumed = run_other("/bin/sh", {"-c", command});
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  check_same_weights(folder / "whole", folder / "resumed");
+}
 
 TEST_CASE("A trainer that is killed is started again, and the run ends with the same bits") {
   const scratch_folder folder;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -44,6 +46,17 @@ void expect_no_error(const program_outcome& outcome) {
   CHECK(line_with(outcome, {"error  "}).empty());
 }
 
+/// Of stage 0, which is alone on alpha: doctor names the peak that `troupe check` predicts.
+void expect_peak_of_check(const program_outcome& doctor, const program_outcome& check) {
+  INFO(check.out);
+  std::smatch named, shown;
+  const auto line = line_with(doctor, {" alpha ", " memory "});
+  REQUIRE(std::regex_search(line, named, std::regex("and ([0-9.]+) MiB at the predicted peak")));
+  REQUIRE(
+      std::regex_search(check.out, shown, std::regex("\n0 +[^\n]* alpha [^\n]* ([0-9]+) MiB\n")));
+  CHECK(std::abs(std::stod(named[1].str()) - std::stod(shown[1].str())) <= 1);
+}
+
 program_outcome doctor(const test_host& on, const std::string& file) {
   return on.run({TROUPE_COMMAND, "doctor", file});
 }
@@ -70,7 +83,8 @@ TEST_CASE("troupe doctor examines two local nodes and every edge between them") 
   expect_line(outcome, {"trainer", "versions", "build ", "CAF ", "Cap'n Proto ", "LibTorch 2",
                         "OpenSSL ", "UCX 1.", "agent protocol ", "frame protocol ", "libsodium "});
   expect_line(outcome, {"beta", "versions", "as on trainer"});
-  expect_line(outcome, {"alpha", "memory", "weights, gradients and the optimizer's state"});
+  expect_line(outcome, {"alpha", "memory", "weights, gradients and the optimizer's state, and "});
+  expect_peak_of_check(outcome, run_other(TROUPE_COMMAND, {"check", file}));
   expect_line(outcome, {"alpha", "cores", "1 thread on "});
   expect_line(outcome, {"trainer", "disk", folder.path().string(), "written at ", "needs 4"});
   expect_line(outcome, {"trainer", "data", "synthetic:3x32x32:10:24 can be read"});
@@ -140,6 +154,48 @@ TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong w
   expect_line(without, {"error", "trainer", "data", (folder / "none").string()});
   CHECK_THAT(without.out, ContainsSubstring("-> put the data there on this machine"));
   expect_line(without, {"ok", "trainer -> trainer", "edge"});  // all else is examined anyway
+}
+
+TEST_CASE("Data that a node is to read are opened there, whatever the trainer's machine has") {
+  const scratch_folder folder;
+  for (const auto* each : {"here", "there"}) std::filesystem::create_directory(folder / each);
+  const auto here = folder / "here/corpus.txt", there = folder / "there/corpus.txt";
+  const auto file = write_config(
+      folder / "run.toml",
+      "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_TRANSFORMER "\"\n" +
+          node_table("alpha", "", "working_folder = \"" + (folder / "there").string() + "\"\n") +
+          node_table("beta", "") +
+          "[pipeline]\nstages = 2\nmicro_batches = 2\n"
+          "[transformer]\nlayers = 2\nwidth = 8\nheads = 1\ncontext = 16\n"
+          "[data]\nsource = \"text:corpus.txt\"\nnode = \"alpha\"\n"
+          "[train]\nbatch_size = 2\nsteps = 1\neval = false\n");
+  const auto examined = [&] {
+    return run_other("/bin/sh", {"-c", "cd " + (folder / "here").string() +
+                                           " && exec " TROUPE_COMMAND " doctor " + file});
+  };
+  write_config(there, std::string(4000, 'a'));
+  const auto distant = examined();
+  INFO(distant.out);
+  CHECK(distant.code == 1);
+  expect_line(distant, {"ok", " alpha ", " data ", "text:corpus.txt can be read"});
+  expect_line(distant, {"warning", " trainer ", " memory ", "cannot be predicted on this machine",
+                        "corpus.txt: there is no such text file"});
+
+  write_config(here, std::string(4000, 'a'));
+  const auto both = examined();
+  INFO(both.out);
+  expect_no_error(both);
+  expect_line(both, {"ok", " alpha ", " data ", "text:corpus.txt can be read"});
+  CHECK(line_with(both, {" trainer ", " data "}).empty());
+
+  std::filesystem::remove(there);
+  const auto lacking = examined();
+  INFO(lacking.out);
+  CHECK(lacking.code == 2);
+  expect_line(lacking, {"error", " alpha ", " data ", "corpus.txt: there is no such text file",
+                        (folder / "there").string()});
+  expect_line(lacking, {"-> put the data there on this node"});
+  CHECK(line_with(lacking, {" trainer ", " data "}).empty());
 }
 
 TEST_CASE("troupe doctor --json answers with an object where the file itself is wrong") {

@@ -149,6 +149,25 @@ TEST_CASE("A run whose only agent is lost ends, which says so") {
              ContainsSubstring("node alpha: its agent was killed by signal 9"));
 }
 
+TEST_CASE("Stages whose versions are all on one host are said before the first step") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha"});
+  const auto& address = hosts.at(0).address();
+  const auto file =
+      write_config(hosts / "run.toml",
+                   ssh_cluster(hosts) + node_table("alpha", address) + node_table("beta", address) +
+                       small_run(hosts / "weights.safetensors") + "on_fault = \"recover\"\n");
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  const auto said = outcome.err.find(
+      "warning: all copies of the versions of stage-0 (nodes alpha "
+      "and beta, host " +
+      address + ")");
+  REQUIRE(said != std::string::npos);
+  CHECK(said < outcome.err.find("step 1/"));
+}
+
 TEST_CASE("A host that is lost with all that runs there is done without") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});

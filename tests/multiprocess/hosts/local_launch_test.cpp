@@ -127,6 +127,33 @@ TEST_CASE("a launcher or an agent that is killed takes everything with it") {
   }
 }
 
+TEST_CASE("an agent that is stopped in the middle of a run ends it, and nothing is left") {
+  const scratch_folder folder;
+  const auto steps = folder / "steps";
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + "silence = 2\n" + node_table("alpha", "") +
+                                            node_table("beta", "") + endless_run(steps));
+  std::vector<pid_t> all;
+  const auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", file}, [&](pid_t trainer, std::string_view line) {
+        if (!all.empty() || line.find("-> stage-1") == std::string_view::npos) return;
+        CHECK(wait_for_content(steps));
+        const auto agents = children_of(trainer);
+        REQUIRE(agents.size() == 2);
+        for (const auto agent : agents) {
+          all.push_back(agent);
+          for (const auto stage : children_of(agent)) all.push_back(stage);
+        }
+        kill(agents.front(), SIGSTOP);
+      });
+  INFO(outcome.err);
+  CHECK(all.size() == 4);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("node ") && ContainsSubstring(": its agent has been silent for "));
+  for (const auto each : all) CHECK(wait_until_gone(each));
+}
+
 TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself") {
   const auto gone = run_other("/bin/sh", {"-c", "exec " TROUPE_PROGRAM " --agent </dev/null"});
   CHECK(gone.code == 1);

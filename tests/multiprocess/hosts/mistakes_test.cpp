@@ -1,14 +1,18 @@
 // Mistakes that people make with several machines: each is said with its cause and what to do, by
 // the launch or by the doctor, which measures all the rest too, within five seconds.
 
+#include <signal.h>
+
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -43,6 +47,8 @@ struct mistake {
   std::vector<std::string> words;  ///< In one line: the last one, or one of the doctor's.
   std::string remedy;
   std::string before = {};  ///< Of a line that comes earlier.
+  /// In place of the command, with the run's file.
+  std::function<program_outcome(const test_hosts&, const std::string& file)> run = {};
 };
 
 const std::string fixed_port = "address = \"10.77.0.3:45678\"\n";
@@ -60,6 +66,33 @@ std::string two_bridges(const test_hosts& hosts) {
             "link set docker0 up");
   const std::string bridge = "network = \"172.17.0.0/16\"\n";
   return ssh_run(hosts, bridge, bridge);
+}
+
+/// The hosts' interfaces have a larger MTU than the bridge's ports, which carry 1500; segments that
+/// the device is to cut would pass whole.
+std::string large_mtu(const test_hosts& hosts) {
+  for (const auto* host : {&hosts.at(0), &hosts.at(1)})
+    on_host(*host, "ip link set eth0 mtu 9000 gso_max_segs 1");
+  return ssh_run(hosts, "", "");
+}
+
+/// A trainer waits for stages that others start, of which one comes with another secret: how that
+/// one ends, behind what the trainer has said.
+program_outcome join_with_other_secret(const test_hosts& hosts, const std::string& file) {
+  const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
+  std::optional<program_outcome> joined;
+  const auto on_line = [&](pid_t, std::string_view line) {
+    if (!joined && line.find("stage-1 may join now") != std::string_view::npos)
+      joined = hosts.at(0).run({TROUPE_COMMAND, "join", "10.77.0.1:4711", "--name", "stage-0",
+                                "--secret-file", other, "--program", TROUPE_PROGRAM});
+    if (line.find("a connection was refused: ") == std::string_view::npos) return;
+    for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM)) ::kill(each.pid, SIGKILL);
+  };
+  const auto trainer = hosts.home().run({TROUPE_PROGRAM, "--config", file}, on_line);
+  INFO(trainer.err);
+  REQUIRE(joined);
+  joined->err = trainer.err + joined->err;
+  return *joined;
 }
 
 /// That a launch finds.
@@ -138,7 +171,8 @@ std::vector<mistake> launch_mistakes() {
   };
 }
 
-/// Nodes that do not reach each other, each of which reaches the trainer.
+/// Nodes that do not reach each other, each of which reaches the trainer; and one that the trainer
+/// turns away.
 std::vector<mistake> unreached_mistakes() {
   return {
       {"an address without a route",
@@ -183,6 +217,24 @@ std::vector<mistake> unreached_mistakes() {
         "within 2.5 s",
         "the other way, beta to alpha, is open"},
        "let TCP from alpha in on beta"},
+      {"MTU too large, at a launch",
+       "launch",
+       2,
+       large_mtu,
+       {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.77.0.3:",
+        ": small messages pass, but large ones do not: none of 64 KiB was acknowledged within"},
+       "lower the MTU of the interface"},
+      {"another secret",
+       "join",
+       2,
+       [](const test_hosts& hosts) {
+         return awaited_cluster("10.77.0.1:4711", write_secret(hosts / "secret")) +
+                endless_run(hosts / "steps");
+       },
+       {"does not prove that it has the cluster's secret"},
+       "the secret (--secret-file)",
+       "waiting for stage-0, stage-1: ",
+       join_with_other_secret},
   };
 }
 
@@ -215,12 +267,7 @@ std::vector<mistake> doctor_mistakes() {
       {"MTU too large",
        "doctor",
        2,
-       [](const test_hosts& hosts) {
-         for (const auto* host : {&hosts.at(0), &hosts.at(1)})
-           // The bridge's ports carry 1500; segments that the device is to cut would pass whole.
-           on_host(*host, "ip link set eth0 mtu 9000 gso_max_segs 1");
-         return ssh_run(hosts, "", "");
-       },
+       large_mtu,
        {"error", "alpha -> beta", "small messages pass, but large ones do not"},
        "lower the MTU of the interface"},
       {"a full disk on one host",
@@ -296,12 +343,13 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
     DYNAMIC_SECTION(each.name) {
       const test_hosts hosts({"alpha", "beta"});
       const auto file = write_config(hosts / "run.toml", each.make(hosts));
-      const auto outcome = hosts.home().run({TROUPE_COMMAND, each.command, file});
+      const auto outcome =
+          each.run ? each.run(hosts, file) : hosts.home().run({TROUPE_COMMAND, each.command, file});
       INFO(outcome.out);
       INFO(outcome.err);
       CHECK(outcome.code == each.code);
       CHECK(outcome.seconds < refusal_limit(hosts, outcome.seconds));
-      if (each.command == "launch") {
+      if (each.command != "doctor") {
         CHECK(has_all(outcome.last_line(), each.words));
         CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));
         CHECK_THAT(outcome.err, !ContainsSubstring(" -> stage-"));  // as if stages could meet
@@ -316,4 +364,35 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
       CHECK(programs_left(hosts, 2s) == "");
     }
   }
+}
+
+TEST_CASE("What a launch can bear it tells within 5 s, and goes on: clocks and shells that print") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  print_at_logins(hosts, hosts.at(0));
+  const auto a_day_ahead = limited_program(hosts, "export LD_PRELOAD=" TROUPE_SHIFTED_CLOCK);
+  const auto file = write_config(hosts / "run.toml",
+                                 ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
+                                     node_table("beta", hosts.at(1).address(), a_day_ahead) +
+                                     small_run(hosts / "weights.safetensors"));
+  const std::vector<std::string> warnings = {
+      "node alpha (10.77.0.2): its login shell prints (\"Welcome to this host\")",
+      "node beta (10.77.0.3): its clock is 24.0 hours ahead of the trainer's: times in logs and "
+      "files will not fit together; set it, and keep it by NTP (timedatectl set-ntp true"};
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::duration<double> told{0};
+  std::size_t count = 0;
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        for (const auto& each : warnings)
+          if (line.find(each) != std::string_view::npos) {
+            ++count;
+            told = std::chrono::steady_clock::now() - begin;
+          }
+      });
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(count == warnings.size());
+  CHECK(told < refusal_limit(hosts, told));
+  CHECK_THAT(outcome.err, !ContainsSubstring("node alpha (10.77.0.2): its clock"));
 }

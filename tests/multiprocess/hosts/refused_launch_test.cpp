@@ -296,16 +296,17 @@ TEST_CASE("A stage joins with the files and settings that its run is launched wi
              ContainsSubstring("troupe join: --set train.steps: is not TABLE.KEY=VALUE"));
 }
 
-TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {
+TEST_CASE("A name that is taken or not the run's, another build and a port in use are refused") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha"});
   const auto secret = write_secret(hosts / "secret");
   const auto file = write_config(hosts / "run.toml",
                                  awaited_cluster("10.77.0.1:4711", secret, "join_timeout = 60\n") +
                                      small_run(hosts / "weights.safetensors"));
-  const auto joining = [&](const std::string& name, const std::string& at = "10.77.0.1:4711") {
-    return std::vector<std::string>{TROUPE_COMMAND,  "join", at,          "--name",      name,
-                                    "--secret-file", secret, "--program", TROUPE_PROGRAM};
+  const auto joining = [&](const std::string& name, const std::string& at = "10.77.0.1:4711",
+                           const std::string& program = TROUPE_PROGRAM) {
+    return std::vector<std::string>{TROUPE_COMMAND,  "join", at,          "--name", name,
+                                    "--secret-file", secret, "--program", program};
   };
   running_program trainer(hosts.home(), {TROUPE_PROGRAM, "--config", file});
   std::optional<running_program> first;
@@ -327,6 +328,14 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
       {"a name that is not in the config", hosts.at(0), joining("stage-7"),
        "this run has no node 'stage-7'; it has stage-0, stage-1"},
       {"the trainer's name", hosts.at(0), joining("trainer"), "two nodes are named 'trainer'"},
+      {"another build of the program", hosts.at(0),
+       joining("stage-1", "10.77.0.1:4711", TROUPE_OTHER),
+       "stage-1: the trainer at 10.77.0.1:4711 refuses this process: stage-1 on 10.77.0.2 is "
+       "another build of the program, "},
+      {"the same on the trainer's host", hosts.home(),
+       joining("stage-1", "10.77.0.1:4711", TROUPE_OTHER),
+       "as the trainer's; install the trainer's program there, and join with it (--program of "
+       "troupe join): " TROUPE_PROGRAM " on home"},
       {"an address where nobody listens", hosts.at(0), joining("stage-1", "10.77.0.1:4712"),
        "stage-1: cannot connect to 10.77.0.1:4712: Connection refused; see whether the run's "
        "trainer has started, and join at the address that it prints"},
@@ -355,6 +364,12 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
   CHECK(trained.code == 0);
   CHECK_THAT(trained.err,
              ContainsSubstring("left; a connection was refused: the name 'stage-0' is taken"));
+  std::smatch builds;
+  const std::regex told(
+      "stage-1 on 10\\.77\\.0\\.2 is another build of the program, ([0-9a-f]{32}) "
+      "and not ([0-9a-f]{32}) as the trainer's");
+  REQUIRE(std::regex_search(trained.err, builds, told));
+  CHECK(builds[1] != builds[2]);
   CHECK(first->end().code == 0);
   CHECK(second.end().code == 0);
 }

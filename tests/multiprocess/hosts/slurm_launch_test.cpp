@@ -116,7 +116,7 @@ TEST_CASE("A secret does not pass srun's stream in the clear") {
   CHECK(bytes.find("\"secret\"") == std::string::npos);
 }
 
-TEST_CASE("A job that is cancelled or runs out of time saves its weights and leaves nothing") {
+TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const std::string how = GENERATE(as<std::string>{}, "scancel", "signal", "salloc");
   INFO(how);

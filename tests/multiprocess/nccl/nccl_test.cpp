@@ -8,11 +8,15 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "messages/base/error.hpp"
 #include "tests/multiprocess/nccl/rank_group.hpp"
+#include "tests/scratch_folder.hpp"
 
 namespace {
 
@@ -52,6 +56,44 @@ std::set<std::string> worlds() {
     if (const auto name = each.path().filename().string(); name.starts_with("fake-nccl-"))
       names.insert(name);
   return names;
+}
+
+/// Settings by which NCCL would leave this machine.
+const std::vector<std::string> leading_away{"NCCL_SOCKET_IFNAME=eth7",
+                                            "NCCL_COMM_ID=192.0.2.1:999"};
+const std::string as_set = "NCCL_SOCKET_IFNAME eth7, NCCL_COMM_ID 192.0.2.1:999\n";
+const std::string on_loopback = "NCCL_SOCKET_IFNAME =lo, NCCL_COMM_ID unset\n";
+
+TEST_CASE("NCCL's sockets are where the first communicator of a process was to have them") {
+  const auto found = [](const std::string& scenario) {
+    rank_group group(fake, 1, scenario, {{0, leading_away}});
+    const rank_end end = group.wait(0);
+    INFO(end.err);
+    REQUIRE(end.code == 0);
+    return end.out;
+  };
+  CHECK(found("claim loopback") == on_loopback);
+  CHECK(found("claim network") == as_set);
+  CHECK(found("claim loopback network") == on_loopback + on_loopback);
+  CHECK(found("claim network loopback") ==
+        as_set +
+            "NCCL's sockets in this process have been on the network since its first "
+            "communicator, and these ranks are to keep to loopback; start the process again\n");
+}
+
+TEST_CASE("ranks keep NCCL's sockets to loopback, whatever the environment says") {
+  const troupe::tests::scratch_folder folder;
+  const auto log = folder.path() / "sockets";
+  auto settings = leading_away;
+  settings.push_back("FAKE_NCCL_LOG=" + log.string());
+  rank_group group(fake, 2, "conform", {{0, settings}, {1, settings}});
+  for (int rank = 0; rank < 2; ++rank) {
+    const rank_end end = group.wait(rank);
+    INFO("rank " << rank << "\n" << end.out << end.err);
+    CHECK(end.code == 0);
+  }
+  std::ifstream in(log);
+  CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == on_loopback + on_loopback);
 }
 
 TEST_CASE("ranks in processes of their own agree on every operation") {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,6 +116,20 @@ int reduce_until_failure(nccl::communicator& on, int most) {
   return 0;
 }
 
+/// Makes invitations by sockets of the reaches that the scenario names, and tells of each what NCCL
+/// has found, or why there is none.
+int claim(const nccl::api& library, const fake::controls& controls, const std::string& scenario) {
+  std::istringstream words(scenario);
+  std::string word;
+  words >> word;
+  while (words >> word) {
+    const auto wanted = word == "network" ? nccl::reach::network : nccl::reach::loopback;
+    const auto made = nccl::invite(library, 2, wanted);
+    std::printf("%s\n", made ? controls.sockets() : made.error().text.c_str());
+  }
+  return 0;
+}
+
 int run(nccl::communicator& on, place at, const std::string& scenario) {
   if (scenario == "reduce") return reduce_until_failure(on, 1000);
   const auto wrong = troupe::tests::check_conformance(on, at.rank, at.ranks);
@@ -130,12 +145,13 @@ int main(int count, char** words) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const place at{.rank = std::atoi(words[2]), .ranks = std::atoi(words[3])};
   const std::string scenario = words[4];
-  const auto library = nccl::load({.named = words[1]}, nccl::reach::loopback);
+  const auto library = nccl::load({.named = words[1]});
   if (!library) {
     std::printf("%s\n", library.error().text.c_str());
     return failed;
   }
   const fake::controls controls(words[1]);
+  if (scenario.starts_with("claim ")) return claim(**library, controls, scenario);
   std::promise<result<void>> joined;
   int code = 0;
   {

@@ -161,12 +161,36 @@ TEST_CASE("A killed worker is left out, and the run goes on") {
   }
 }
 
+TEST_CASE("A stopped worker is left out, and the run goes on") {
+  const auto outcome =
+      run_until({"--steps", "1500", "--link", "tcp"},
+                [](pid_t, const std::vector<pid_t>& all) { kill(all[3], SIGSTOP); });
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("worker-1 is lost; going on with 1: ") &&
+                 ContainsSubstring("evaluation after step 1500") &&
+                 ContainsSubstring("of 1500 updates asked for 1500 were begun and 1500 applied"));
+}
+
 TEST_CASE("A killed shard ends the run with its name and the signal") {
+  for (const std::size_t each : {0U, 1U}) {  // the coordinator is with shard-0
+    const auto outcome =
+        run_until({"--steps", "100000"},
+                  [&](pid_t, const std::vector<pid_t>& all) { kill(all[each], SIGKILL); });
+    INFO(outcome.err);
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-" + std::to_string(each) +
+                                                      " was killed by signal 9 (SIGKILL)"));
+  }
+}
+
+TEST_CASE("A stopped shard ends the run with its name") {
   const auto outcome = run_until(
-      {"--steps", "100000"}, [](pid_t, const std::vector<pid_t>& all) { kill(all[1], SIGKILL); });
+      {"--steps", "100000"}, [](pid_t, const std::vector<pid_t>& all) { kill(all[1], SIGSTOP); });
   INFO(outcome.err);
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL)"));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1"));
 }
 
 TEST_CASE("A worker that hangs is said, killed and left out, and the run goes on") {
@@ -227,6 +251,46 @@ TEST_CASE("Ctrl-C ends a run of a parameter server cleanly and saves the weights
   }
 }
 
+TEST_CASE("troupe check shows the processes of a parameter server, and trains nothing") {
+  const scratch_folder folder;
+  const auto file = folder / "run.toml";
+  // Four tables of 4 MiB, with a momentum each; a run of this length would be killed.
+  std::ofstream(file) << "[cluster]\nprogram = \"" TROUPE_PROGRAM
+                         "\"\n"
+                         "[server]\nshards = 2\nworkers = 3\nthreads_per_worker = 1\n"
+                         "[model]\nname = \"wide\"\n"
+                         "[data]\nsource = \"clicks:4:65536:8000\"\n"
+                         "[train]\nbatch_size = 48\nsteps = 100000000\nsave = \"" +
+                             (folder / "weights").string() + "\"\n";
+  const auto check = [&](const std::vector<std::string>& more) {
+    return run_other(TROUPE_COMMAND, with({"check", file}, more));
+  };
+  const auto shown = check({});
+  INFO(shown.out);
+  INFO(shown.err);
+  CHECK(shown.code == 0);
+  const auto has_row = [&](const std::string& row) {
+    return std::regex_search(shown.out, std::regex("\n" + row + "\n"));
+  };
+  for (const auto* shard : {"shard-0", "shard-1"})
+    CHECK(has_row(shard + std::string(" .* shared memory +1 +8 MiB +8 MiB")));
+  for (const auto* worker : {"worker-0", "worker-1", "worker-2"})
+    CHECK(has_row(worker + std::string(" .* shared memory +1 +- +-")));
+  CHECK(has_row("trainer .* shared memory +- +- +-"));
+  CHECK_THAT(shown.out, ContainsSubstring("Not predicted: ") && !ContainsSubstring("shard-2"));
+  CHECK_FALSE(std::filesystem::exists(folder / "weights"));
+  const auto met = check({"--", "--listen", "127.0.0.1:4711"});
+  CHECK_THAT(met.out, ContainsSubstring("  127.0.0.1:4711 ") && ContainsSubstring("  a free port"));
+
+  const auto few = check({"--", "--data", "clicks:4:65536:8"});
+  CHECK(few.code == 2);
+  CHECK_THAT(few.err, ContainsSubstring("8 training samples, less than a batch of 48"));
+  const auto wrong = check({"--set", "server.shards=0", "--set", "train.ephocs=2"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, ContainsSubstring("server.shards") && ContainsSubstring("ephocs"));
+  CHECK(few.out + wrong.out == "");
+}
+
 TEST_CASE("What a parameter server cannot do is refused in one line") {
   const auto refuses = [](const std::vector<std::string>& arguments,
                           const std::vector<std::string>& words) {
@@ -240,6 +304,8 @@ TEST_CASE("What a parameter server cannot do is refused in one line") {
   refuses({"--shards", "0"}, {"--shards", "1 to 1024"});
   refuses({"--mode", "sync"}, {"sync", "synchronous, asynchronous"});
   refuses({"--stages", "2"}, {"--stages"});
+  refuses({"--predict"}, {"--predict: unknown flag"});
+  refuses({"--check", "--join", "127.0.0.1:4711", "--node-name", "shard-0"}, {"--check", "--join"});
   refuses({"--workers", "3", "--batch-size", "64"}, {"3 workers", "batch of 64"});
   refuses({"--link", "loopback"}, {"--link", "auto, tcp, shm"});
   refuses({"--model", "wide", "--data", "fashion-mnist"}, {"wide", "clicks:FIELDS:ROWS"});

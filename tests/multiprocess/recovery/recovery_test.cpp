@@ -14,6 +14,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -114,6 +115,49 @@ TEST_CASE("A stage that is stopped is replaced like one that is dead") {
   const auto outcome = check_run(training({"--stages", "2"}),
                                  {{4, {.stage = "stage-1", .signal = SIGSTOP}}}, sequel::replayed);
   CHECK_THAT(outcome.err, ContainsSubstring("is replaced"));
+}
+
+TEST_CASE("A stage whose work thread hangs is replaced with --hang-timeout", "[untimed]") {
+  const auto run = training({"--stages", "2"});
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const scratch_folder folder;
+  std::optional<tests::stopped_thread> stopped;
+  const auto outcome = run_program(
+      with(with(run, recovering),
+           {"--slow-after", "1", "--hang-timeout", "4", "--save", folder / "weights"}),
+      [&](pid_t program, std::string_view line) {
+        if (stopped || line.find("step 4/") != 0) return;
+        stopped.emplace(tests::process_with_thread(tests::children_of(program), "stage-1"),
+                        "stage-1", true);
+      });
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 has been in ") &&
+                              ContainsSubstring("longer than --hang-timeout allows (4.0 s)") &&
+                              ContainsSubstring("it is replaced"));
+  check_sequel(outcome.err, 1, sequel::replayed);
+  check_same_weights(calm.weights(), folder / "weights");
+  check_same_weights(calm.state(), folder / "weights.state.safetensors");
+}
+
+TEST_CASE("A trainer that was stopped for so long that its stages left replaces all of them") {
+  const auto run = training({"--stages", "2"});
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const scratch_folder folder;
+  const auto hold = [](pid_t program) {
+    const auto stages = tests::children_of(program);
+    CHECK(stages.size() == 2);
+    ::kill(program, SIGSTOP);
+    for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
+    ::kill(program, SIGCONT);
+  };
+  const auto outcome = run_program(with(with(run, recovering), {"--save", folder / "weights"}),
+                                   tests::at_line("step 4/", hold));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
+  check_same_weights(calm.weights(), folder / "weights");
+  check_same_weights(calm.state(), folder / "weights.state.safetensors");
 }
 
 TEST_CASE("Stages that are lost together are replaced together, where they are no neighbours") {

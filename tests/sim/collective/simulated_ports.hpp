@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "engine/collective/port.hpp"
@@ -26,7 +27,9 @@ class simulated_maker final : public engine::collective_maker {
   explicit simulated_maker(simulated_terms how = {}) : how_(how) {}
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
-  [[nodiscard]] result<std::string> invite(std::uint32_t ranks) const override;
+  [[nodiscard]] std::optional<engine::socket_reach> sockets() const override { return {}; }
+  [[nodiscard]] result<std::string> invite(std::uint32_t ranks,
+                                           engine::socket_reach sockets) const override;
   [[nodiscard]] result<std::shared_ptr<engine::collective_port>> join(
       const engine::collective_place& place) const override;
 

@@ -1,7 +1,9 @@
 #include "actors/remote/neighbourhood.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -107,9 +109,9 @@ TEST_CASE("Two processes of one name, and one of an unknown name, are told so an
     auto effects = neighbourhood(name, name + ":1", {"host", "net", pid, 5}).peer_up({99});
     return std::get<neighbourhood::transmit>(effects.at(0)).what;
   };
-  neighbourhood core("a", "a:1", {}, [](const std::string& node) -> result<void> {
-    if (node == "b") return {};
-    return fail(errc::bad_config, "no '" + node + "' here");
+  neighbourhood core("a", "a:1", {}, [](const actors::greeting& who) -> result<void> {
+    if (who.name == "b") return {};
+    return fail(errc::bad_config, "no '" + who.name + "' here");
   });
   for (std::uint64_t peer = 1; peer <= 4; ++peer) core.peer_up({peer});
   CHECK(std::holds_alternative<neighbourhood::node_up>(
@@ -129,6 +131,35 @@ TEST_CASE("Two processes of one name, and one of an unknown name, are told so an
   REQUIRE(effects.size() == 1);
   CHECK(std::get<neighbourhood::close>(effects[0]).why.text == "no 'c' here");
   CHECK_FALSE(core.connected("c"));
+}
+
+TEST_CASE("Who may join is asked with all that its hello says, and its build is part of that") {
+  const actors::process_identity where{"host", "net", 10, 5};
+  std::vector<actors::greeting> asked;
+  neighbourhood core("a", "a:1", {}, [&](const actors::greeting& who) -> result<void> {
+    asked.push_back(who);
+    if (who.build == "00ff") return {};
+    return fail(errc::bad_config, "'" + who.build + "' is another build");
+  });
+  const auto answer_to = [&](std::uint64_t peer, neighbourhood other) {
+    core.peer_up({peer});
+    auto effects = other.peer_up({99});
+    effects = core.frame_arrived({peer}, std::get<neighbourhood::transmit>(effects.at(0)).what);
+    REQUIRE(effects.size() == 1);
+    return effects[0];
+  };
+  const auto refused = answer_to(1, {"b", "b:1", where, {}, "00fe"});
+  CHECK(std::get<neighbourhood::close>(refused).why ==
+        error{errc::bad_config, "'00fe' is another build"});
+  CHECK_FALSE(core.connected("b"));
+  const auto silent = answer_to(2, {"b", "b:1", where});
+  CHECK(std::get<neighbourhood::close>(silent).why.text == "'' is another build");
+  const auto joined = answer_to(3, {"b", "b:1", where, {}, "00ff"});
+  CHECK(std::get<neighbourhood::node_up>(joined).node == "b");
+  REQUIRE(asked.size() == 3);
+  CHECK(asked[0].name == "b");
+  CHECK(asked[0].address == "b:1");
+  CHECK(asked[0].process == where);
 }
 
 TEST_CASE("A node that hangs is cut off, told why, and not listened to any more") {

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "cluster/launch/agents/clock_words.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "tests/unit/cluster/agents_fixture.hpp"
@@ -51,6 +52,27 @@ TEST_CASE("every order and event comes back from its line as it was") {
     CHECK(line.find('\n') == std::string::npos);
     CHECK(decode_event(line).value() == each);
   }
+}
+
+TEST_CASE("a host whose clock is minutes from the launcher's is told so, with what to do") {
+  constexpr std::int64_t minute = 60'000'000'000;
+  constexpr std::int64_t now = 30'000'000 * minute;
+  CHECK(words_on_told_clock(now + 1440 * minute, now) ==
+        "its clock is 24.0 hours ahead of the trainer's: times in logs and files will not fit "
+        "together; set it, and keep it by NTP (timedatectl set-ntp true, chronyd)");
+  CHECK_THAT(words_on_told_clock(now - 4 * minute, now),
+             ContainsSubstring("its clock is 240.0 s behind the trainer's: "));
+  // A greeting takes its time to come, and another build's says nothing.
+  for (const auto told : {now + 2 * minute, now - 2 * minute, std::int64_t{0}})
+    CHECK(words_on_told_clock(told, now).empty());
+  auto agent = who;
+  agent.clock_ns = now;
+  const auto line = encode(agent_event(agent));
+  CHECK(std::get<events::hello>(decode_event(line).value()).clock_ns == now);
+  const auto older = decode_event(
+      R"({"is":"hello","protocol":1,"build":"b0","host":"h","cores":1,"memory_bytes":1})");
+  REQUIRE(older);
+  CHECK(std::get<events::hello>(*older).clock_ns == 0);
 }
 
 TEST_CASE("a line that is no message is refused, and never quoted") {

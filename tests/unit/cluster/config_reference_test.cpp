@@ -82,4 +82,7 @@ TEST_CASE("the reference says which program lacks a key") {
              ContainsSubstring(
                  "Gradient accumulation: steps whose gradients are averaged for one update. Not of "
                  "server |"));
+  // By which troupe check and troupe launch find it.
+  CHECK_THAT(text, ContainsSubstring("## `[cluster]`\n\n| key |"));
+  CHECK_THAT(text, ContainsSubstring("beside troupe or in PATH |\n"));
 }

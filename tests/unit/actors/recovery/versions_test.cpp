@@ -8,16 +8,20 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "actors/base/errors.hpp"
+#include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/system.hpp"
+#include "tests/scratch_folder.hpp"
 #include "tests/unit/two_linear_layers.hpp"
 
 using namespace troupe;
@@ -56,7 +60,7 @@ actors::keeper_actor::behavior_type lost_keeper() {
 
 /// Two stages, each of which has a keeper of its own and one that both share.
 struct kept_stages {
-  enum class keeping : std::uint8_t { right, slow, lost };
+  enum class keeping : std::uint8_t { right, slow, lost, none };
 
   explicit kept_stages(keeping how = keeping::right)
       : shared(how == keeping::slow   ? system.spawn<caf::detached>(slow_keeper)
@@ -66,7 +70,7 @@ struct kept_stages {
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<caf::strong_actor_ptr>> keepers;
-    for (std::size_t stage = 0; stage < stage_count; ++stage)
+    for (std::size_t stage = 0; stage < stage_count && how != keeping::none; ++stage)
       keepers.push_back({as_pointer(actors::spawn_keeper(system)), as_pointer(shared)});
     auto composed =
         actors::pipeline::compose(system, stages->handles(), "1f1b",
@@ -126,4 +130,35 @@ TEST_CASE("A version may be taken while that of the step before is on its way to
   REQUIRE(company.pipeline->train(batch, 2, 0.1));
   CHECK(company.pipeline->take_versions(1));
   CHECK(company.pipeline->train(batch, 2, 0.1));
+}
+
+TEST_CASE("A slice is written as often as it is ordered, while it is copied and after") {
+  for (const auto how : {kept_stages::keeping::none, kept_stages::keeping::right}) {
+    const tests::scratch_folder folder;
+    kept_stages company(how);
+    const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
+    if (how == kept_stages::keeping::right) REQUIRE(company.pipeline->take_versions(0));
+    REQUIRE(company.pipeline->train(batch, 2, 0.1));
+    actors::requester ask(company.system);
+    std::vector<actors::future<actors::slice_written>> answers;
+    for (int i = 0; i < 20; ++i) {
+      const actors::write_slice order{.step = 1,
+                                      .folder = folder / std::to_string(i),
+                                      .weights = "w",
+                                      .state = "s",
+                                      .is_own = true};
+      answers.push_back(ask.request<actors::slice_written>(company.stages->handles().front(), order,
+                                                           std::chrono::seconds(20)));
+    }
+    const auto last = answers.back().get();
+    REQUIRE(last);
+    CHECK(last->files.contains("w"));
+    for (auto& each : answers) {
+      const auto answer = each.get();
+      if (answer)
+        CHECK((answer->files == last->files));
+      else
+        CHECK(answer.error().code == errc::cancelled);  // another one was ordered before it began
+    }
+  }
 }

@@ -5,12 +5,15 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "actors/base/errors.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
@@ -58,7 +61,8 @@ class inbox {
 };
 
 struct received {
-  bool answers = false;  // each run at once
+  bool answers = false;         // each run at once
+  std::uint64_t throws_at = 0;  // its arithmetic, at this training step
   inbox<actors::announce_plan> plans;
   inbox<actors::run_stage> runs;
   inbox<actors::connect_stage> connections;
@@ -84,6 +88,10 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       },
       [self, got](const actors::run_stage& order) -> caf::result<actors::stage_done> {
         got->runs.put(order);
+        if (order.number == got->throws_at)
+          return actors::to_caf(
+              {errc::handler_failed,
+               "stage-0: F1 of step " + std::to_string(got->throws_at) + " failed: no memory"});
         if (got->answers) return actors::stage_done{.step = order.step, .skipped = {}};
         return self->make_response_promise<actors::stage_done>();
       },
@@ -119,7 +127,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::write_slice&) { return actors::slice_written{}; },
       [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
       [](const actors::resume_edges&) { return actors::acknowledged{}; },
-      [](const actors::state_announced&) {},
+      [](const actors::state_shown&) {},
       [](const actors::buffers_copied&) {},
   };
 }

@@ -47,6 +47,7 @@ struct company {
 
   actors::stage_actor add() {
     got.push_back(std::make_shared<received>());
+    got.back()->throws_at = next_throws_at;
     all.push_back(system.spawn(idle_stage, got.back()));
     return all.back();
   }
@@ -69,6 +70,7 @@ struct company {
   actors::system_config config;
   caf::actor_system system{config};
   actors::keeper_actor keeper;
+  std::uint64_t next_throws_at = 0;      // of the next stage
   std::vector<actors::stage_actor> all;  // also those that were lost
   std::vector<std::shared_ptr<received>> got;
   std::unique_ptr<actors::pipeline> pipeline;
@@ -107,6 +109,57 @@ TEST_CASE("A stage that is lost after its answer fails the steps that others hav
   // The loss of the new one is noticed too.
   run.lose(2);
   CHECK(run.pipeline->wait(soon));
+}
+
+TEST_CASE("Arithmetic that throws fails all steps under way, and another stage does them again") {
+  company run(2);
+  run.got.front()->answers = true;
+  run.got.front()->throws_at = 2;
+  run.begin(step_kind::training);
+  CHECK_FALSE(run.pipeline->wait(50ms));
+  run.begin(step_kind::training);
+  REQUIRE(run.pipeline->wait(soon));  // also the step before, which others may wait in
+  const auto failed = run.pipeline->finish();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error() == error{errc::handler_failed, "stage-0: F1 of step 2 failed: no memory"});
+  CHECK(run.pipeline->under_way() == 2);
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(0, 0).value() == 1);
+  CHECK(run.got.back()->runs.next().number == 1);
+  CHECK(run.got.back()->runs.next().number == 2);
+  CHECK_FALSE(run.pipeline->wait(50ms));
+}
+
+TEST_CASE("A new stage that throws at what the lost one had answered is noticed") {
+  company run(2);
+  run.got.front()->answers = true;
+  run.begin(step_kind::training);
+  static_cast<void>(run.got.back()->runs.next());
+  run.lose(0);
+  REQUIRE(run.pipeline->wait(soon));
+  REQUIRE_FALSE(run.pipeline->finish());
+  run.next_throws_at = 1;
+  CHECK(run.replace(0, 0).value() == 1);
+  REQUIRE(run.pipeline->wait(soon));
+  const auto failed = run.pipeline->finish();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error() == error{errc::handler_failed, "stage-0: F1 of step 1 failed: no memory"});
+}
+
+TEST_CASE("A new stage that throws at a step that is over fails the next one") {
+  company run(1);
+  run.got.front()->answers = true;
+  run.begin(step_kind::training);
+  REQUIRE(run.pipeline->finish());
+  run.lose(0);
+  run.next_throws_at = 1;
+  CHECK(run.replace(0, 0).value() == 1);
+  static_cast<void>(run.got.back()->runs.next());
+  run.begin(step_kind::training);
+  REQUIRE(run.pipeline->wait(soon));
+  const auto failed = run.pipeline->finish();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error() == error{errc::handler_failed, "stage-0: F1 of step 1 failed: no memory"});
 }
 
 TEST_CASE("In an evaluation a new stage does the last training step and those under way again") {

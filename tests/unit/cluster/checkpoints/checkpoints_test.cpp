@@ -15,11 +15,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <future>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -351,33 +349,6 @@ TEST_CASE("files that are written side by side have the sums that each has alone
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::io_failed);
   CHECK_THAT(refused.error().text, ContainsSubstring("nowhere/state"));
-}
-
-TEST_CASE("a file is written while its tensors are made, and not at all where one never is") {
-  const scratch_folder folder;
-  const named_tensor first{"first", at::ones({300'000})}, second{"second", at::arange(5)};
-  std::promise<at::Tensor> later, never;
-  const auto begun_with_first = [&](const std::shared_future<at::Tensor>& coming) {
-    auto all = engine::arrived({first});
-    all.push_back({engine::form_of(second), coming});
-    return engine::stream_of(std::move(all));
-  };
-  auto writing = std::async(std::launch::async, [&, coming = later.get_future().share()] {
-    return engine::save_summed(folder / "slowly", begun_with_first(coming));
-  });
-  CHECK(writing.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
-  later.set_value(second.tensor);
-  const auto made = writing.get();
-  REQUIRE(made);
-  CHECK(*made ==
-        engine::save_summed(folder / "at once", engine::stream_of(std::vector{first, second}))
-            .value());
-  const auto coming = never.get_future().share();
-  never.set_exception(std::make_exception_ptr(std::runtime_error("no memory for a copy")));
-  const auto refused = engine::save_summed(folder / "refused", begun_with_first(coming));
-  REQUIRE_FALSE(refused);
-  CHECK_THAT(refused.error().text, ContainsSubstring("no memory for a copy"));
-  CHECK_FALSE(fs::exists(folder / "refused"));
 }
 
 TEST_CASE("old checkpoints are removed, and those of later steps are not counted") {

@@ -1,8 +1,10 @@
 // When checkpoints are due, also after one that could not be written.
 
+#include <ATen/ops/zeros.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -10,8 +12,12 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/futures/future.hpp"
@@ -19,6 +25,8 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "cluster/training/saving/data_record.hpp"
+#include "engine/data/dataset.hpp"
 #include "messages/descriptor.hpp"
 #include "tests/scratch_folder.hpp"
 
@@ -39,11 +47,44 @@ cluster::trainer_config config_for(const tests::scratch_folder& folder, std::str
 
 constexpr std::chrono::seconds patience{60};
 
-/// A keeper whose stages write nothing, and fail where the test says so.
+/// Data of which nothing is known but how many there are, their digest, and which cannot be read.
+class told_data final : public engine::dataset {
+ public:
+  told_data(std::int64_t train, std::string digest, engine::left_out_samples unreadable = {})
+      : train_(train), digest_(std::move(digest)), unreadable_(std::move(unreadable)) {}
+
+  [[nodiscard]] std::int64_t size(engine::split part) const override {
+    return part == engine::split::train ? train_ : 4;
+  }
+  [[nodiscard]] std::int64_t classes() const override { return 2; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return {1}; }
+  /// One sample, nothing where that cannot be read.
+  [[nodiscard]] result<engine::batch> read(engine::split part,
+                                           std::span<const std::int64_t> indices) const override {
+    const auto& bad = part == engine::split::train ? unreadable_.train : unreadable_.test;
+    const bool is_read = std::ranges::find(bad, indices.front()) == bad.end();
+    return engine::batch{at::zeros({is_read ? 1 : 0, 1}), {}};
+  }
+  [[nodiscard]] result<engine::left_out_samples> left_out() const override { return unreadable_; }
+  [[nodiscard]] result<std::string> digest() const override { return digest_; }
+
+ private:
+  std::int64_t train_;
+  std::string digest_;
+  engine::left_out_samples unreadable_;
+};
+
+/// A keeper whose stages write nothing, or with data one byte for a weight, and fail where the test
+/// says so.
 struct kept_run {
-  explicit kept_run(cluster::trainer_config of)
+  explicit kept_run(cluster::trainer_config of,
+                    std::shared_ptr<const engine::dataset> read = nullptr)
       : config(std::move(of)),
-        keeper(checkpoint_keeper::open(config, {}, 0, checkpoint_keeper::clock::now()).value()) {}
+        data(std::move(read)),
+        keeper(checkpoint_keeper::open(
+                   config, {}, 0, checkpoint_keeper::clock::now(),
+                   data ? cluster::record_of(config, *data).value() : cluster::data_record())
+                   .value()) {}
 
   [[nodiscard]] bool is_due(std::uint64_t step, bool is_asked = false) const {
     return keeper.is_due(step, checkpoint_keeper::clock::now(), is_asked);
@@ -59,17 +100,22 @@ struct kept_run {
   }
 
   void begin(std::uint64_t step, std::optional<error> failure = {}, bool is_asked = false) {
-    const actors::slice_written nothing;
+    actors::slice_written files;
+    if (data) files.files["w"] = {1, "h", {{"a", "0"}}};
     const auto written = actors::settled_future<actors::slice_written>(
-        failure ? result<actors::slice_written>(tl::unexpected(*failure)) : nothing);
+        failure ? result<actors::slice_written>(tl::unexpected(*failure)) : files);
     const cluster::checkpoint_parts parts{
-        [&](std::uint64_t, const std::string&) {
+        [&](std::uint64_t, const std::string& where) {
+          if (data) std::ofstream(std::filesystem::path(where) / "w") << 'x';
           return actors::slices_under_way{
               {{0, {}, written}},
               actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
         },
+        data ? words{"a"} : words(),
+        ask,
         {},
-        ask};
+        nullptr,
+        data};
     keeper.write(step, is_asked, parts, print);
   }
 
@@ -79,6 +125,7 @@ struct kept_run {
   words told;
   checkpoint_keeper::printer print = [this](const std::string& line) { told.push_back(line); };
   cluster::trainer_config config;
+  std::shared_ptr<const engine::dataset> data;
   checkpoint_keeper keeper;
 };
 
@@ -311,6 +358,62 @@ TEST_CASE("Who tries whether a folder takes checkpoints shows nothing there that
   const std::string seen(events.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
   CHECK(seen.find("trial") == std::string::npos);
   CHECK(seen.find(".tmp") == std::string::npos);
+}
+
+TEST_CASE("A checkpoint notes what its data were, and is refused for other data") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  config.data.source = "folder:/pictures";
+  const auto data =
+      std::make_shared<const told_data>(48, "abc", engine::left_out_samples{{3, 17}, {0}});
+  CHECK(kept_run(config, data).write(4) == 4);
+  const auto place = cluster::checkpoint_folder(config.checkpoint.dir).path_of(4);
+  const cluster::whole_checkpoint noted{
+      place, cluster::read_manifest(place / cluster::checkpoint_folder::manifest_name).value()};
+  using unread = cluster::checkpoint_manifest::unread_samples;
+  CHECK(noted.manifest.left_out == unread{{3, 17}, {0}});
+  const auto refusal = [&](const cluster::whole_checkpoint& of, const told_data& now) {
+    const auto same =
+        cluster::check_settings(of, config, {}, cluster::record_of(config, now).value());
+    CHECK((same || same.error().code == errc::bad_config));
+    return same ? std::string() : same.error().text;
+  };
+  CHECK(refusal(noted, {48, "abc"}).empty());
+  CHECK_THAT(refusal(noted, {49, "abd"}),
+             ContainsSubstring("folder:/pictures has changed since ") &&
+                 ContainsSubstring("it had 48 training and 4 test samples, and has 49 training") &&
+                 ContainsSubstring("troupe checkpoint export"));
+  CHECK_THAT(refusal(noted, {48, "abd"}), ContainsSubstring("as many samples, but not the same"));
+  // Of data without a digest the numbers alone are compared.
+  CHECK(refusal(noted, {48, ""}).empty());
+  CHECK_FALSE(refusal(noted, {47, ""}).empty());
+  // A checkpoint of an older version says nothing of its data.
+  CHECK(refusal({folder / "old", {}}, {47, "abd"}).empty());
+}
+
+TEST_CASE("A sample that was left out and can be read when a run goes on is said by its name") {
+  cluster::whole_checkpoint from{"/kept/step-000004", {}};
+  from.manifest.left_out = {{3, 17}, {0}};
+  const auto words_with = [&](engine::left_out_samples unreadable) {
+    return cluster::words_on_read_again(from, told_data(48, "abc", std::move(unreadable)));
+  };
+  CHECK(words_with({{3, 17, 20}, {0}}).empty());
+  CHECK(words_with({{3}, {0}}) ==
+        "1 sample could not be read before /kept/step-000004 was written, and can be read now: "
+        "training sample 17; the steps from here on use it");
+  CHECK_THAT(words_with({{3, 17}, {}}), ContainsSubstring("now: test sample 0; "));
+  CHECK_THAT(words_with({}), ContainsSubstring("3 samples could") &&
+                                 ContainsSubstring("the first is training sample 3; "));
+}
+
+TEST_CASE("Nothing is found out of the data of a run without checkpoints") {
+  const told_data data(48, "abc");
+  cluster::trainer_config config;
+  CHECK(cluster::record_of(config, data).value().empty());
+  config.checkpoint.resume = "/a/checkpoint";
+  CHECK(cluster::record_of(config, data).value() ==
+        cluster::data_record{
+            {"data.train_samples", "48"}, {"data.test_samples", "4"}, {"data.digest", "abc"}});
 }
 
 TEST_CASE("A checkpoint may be named by its manifest") {

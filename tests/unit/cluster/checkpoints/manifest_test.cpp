@@ -42,6 +42,25 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
   CHECK(parse_manifest(tests::sealed(more)).value() == manifest);
 }
 
+TEST_CASE("a manifest names the samples that could not be read, where there are any") {
+  checkpoint_manifest manifest{.step = 40,
+                               .settings = some_settings,
+                               .files = {{"w", {contents::weights, {12, "ab", {{"a", "01"}}}}}},
+                               .weights = {"a"}};
+  CHECK_THAT(to_text(manifest), !ContainsSubstring("left_out"));
+  manifest.left_out = {{3, 17}, {0}};
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
+  for (const auto& wrong : {nlohmann::json(7), nlohmann::json::array({1.5}),
+                            nlohmann::json::array({-1}), nlohmann::json::array({~0ULL})}) {
+    auto changed = nlohmann::json::parse(to_text(manifest));
+    changed["left_out"]["test"] = wrong;
+    const auto read = parse_manifest(tests::sealed(changed));
+    REQUIRE_FALSE(read);
+    CHECK(read.error().text ==
+          "is no manifest: it says of \"left_out.test\" what is not a list of whole numbers");
+  }
+}
+
 TEST_CASE("a manifest names the hosts that keep its files on disks of their own") {
   const checkpoint_manifest manifest{
       .step = 40,

@@ -2,7 +2,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "cluster/training/restarts_core.hpp"
+#include "cluster/training/restarts/restarts_core.hpp"
 
 using namespace troupe::cluster;
 

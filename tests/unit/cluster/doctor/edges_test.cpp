@@ -129,6 +129,7 @@ TEST_CASE("Requests and facts come back from their text, whatever lies between")
                                                      .kept_at_once = 4,
                                                      .may_be_made = true}}},
                                    requests::listen{"sealed tcp", "10.0.0.0/8", "10.0.0.1"},
+                                   requests::data{"text:/a", 16, 32, 7, 2, true},
                                    requests::probe{"shm", "unix:/run/x", false},
                                    requests::probe{"sealed tcp", "10.0.0.2:7", true}};
   for (const auto& each : asked) {

@@ -103,7 +103,7 @@ TEST_CASE("More threads than cores, or than a control group's quota, are a warni
 
 TEST_CASE("Memory that a node lacks is an error, and memory that is tight a warning") {
   expect(found_of([](patient& node, host_facts&) { node.needed_bytes = 9 * gibibyte; }),
-         severity::error, "memory", "needs 9.0 GiB for weights, but has 8.0 GiB free");
+         severity::error, "memory", "has 8.0 GiB free, but needs 9.0 GiB for weights");
   expect(found_of([](patient& node, host_facts&) { node.needed_bytes = 7 * gibibyte; }),
          severity::warning, "memory", "leaves little for activations");
   const auto limited = found_of([](patient&, host_facts& host) {
@@ -112,6 +112,29 @@ TEST_CASE("Memory that a node lacks is an error, and memory that is tight a warn
   });
   expect(limited, severity::error, "memory", "within its control group's limit");
   CHECK_THAT(limited.remedy, ContainsSubstring("container's memory limit"));
+}
+
+TEST_CASE("The predicted peak of memory counts; where there is none, activations are left out") {
+  const auto peak = found_of([](patient& node, host_facts&) {
+    node.needed_bytes = 7 * gibibyte;
+    node.predicted_bytes = 9 * gibibyte;
+  });
+  expect(peak, severity::warning, "memory",
+         "has 8.0 GiB free, but needs 7.0 GiB for weights, and 9.0 GiB at the predicted peak");
+  CHECK_THAT(peak.remedy, ContainsSubstring("--micro-batches"));
+  const auto words_of = [](const patient& node) {
+    for (const auto& each : host_findings(node, true))
+      if (each.topic == "memory" && each.level == severity::ok) return each.text;
+    return std::string();
+  };
+  auto node = healthy();
+  CHECK(words_of(node) == "8.0 GiB free; needs 1.0 GiB for weights; activations are not counted");
+  node.why_not_predicted = "no sample could be read";
+  CHECK_THAT(words_of(node), ContainsSubstring("not counted (no sample could be read)"));
+  node.needed_bytes = 7 * gibibyte;  // what is predicted says how tight it is
+  node.predicted_bytes = 7 * gibibyte + 512 * mebibyte;
+  CHECK(words_of(node) ==
+        "8.0 GiB free; needs 7.0 GiB for weights, and 7.5 GiB at the predicted peak");
 }
 
 TEST_CASE("A small /dev/shm is found only where its processes need more") {

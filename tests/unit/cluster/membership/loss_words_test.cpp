@@ -1,12 +1,16 @@
 // What is said of a node that is gone.
 
 #include <catch2/catch_test_macros.hpp>
+#include <string>
 
 #include "actors/remote/told_loss.hpp"
 #include "cluster/membership/stage_node.hpp"
 
+using troupe::actors::greeting;
 using troupe::actors::loss_told_in;
 using troupe::cluster::words_on_lost_trainer;
+using troupe::cluster::words_on_other_build;
+using troupe::cluster::words_on_refusal;
 
 TEST_CASE("a loss is told from its words, with the connection that ended") {
   const auto ended = loss_told_in(
@@ -35,4 +39,32 @@ TEST_CASE(
         "trainer says of it");
   CHECK(told("peer 7 is gone: node 'trainer' has cut node 'stage-1' off: it hangs") ==
         told("node 'trainer' has cut node 'stage-1' off: it hangs"));
+}
+
+TEST_CASE("who is refused is told by whom and why, whether it was greeted first or not") {
+  const std::string told =
+      "stage-1: the trainer at 10.0.0.1:4711 refuses this process: the name 'stage-1' is taken";
+  for (const std::string why :
+       {"the node at 10.0.0.1:4711 refuses this one: peer 10.0.0.1:4711 closed the link: the name "
+        "'stage-1' is taken",
+        "node 'trainer' is gone: peer 10.0.0.1:4711 closed the link: the name 'stage-1' is taken",
+        "the node at 10.0.0.1:4711 refuses this one: the name 'stage-1' is taken",
+        "the name 'stage-1' is taken"})
+    CHECK(words_on_refusal("stage-1", "10.0.0.1:4711", why) == told);
+}
+
+TEST_CASE("another build is refused with its node, its host, both builds and what to do") {
+  const auto told = [](const std::string& address, const std::string& build) {
+    return words_on_other_build(greeting{"stage-1", address, {}, build},
+                                {"home", "/bin/train", "00ff"});
+  };
+  const std::string rest =
+      " and not 00ff as the trainer's; install the trainer's program there, and join with it "
+      "(--program of troupe join): /bin/train on home";
+  CHECK(told("10.0.0.2:4712", "00fe") ==
+        "stage-1 on 10.0.0.2 is another build of the program, 00fe" + rest);
+  CHECK(told("[fd00::2]:4712+unix:/tmp/door@ab", "00fe") ==
+        "stage-1 on fd00::2 is another build of the program, 00fe" + rest);
+  CHECK(told("unix:/tmp/door", "") ==
+        "stage-1 on home is another build of the program, which it does not name," + rest);
 }

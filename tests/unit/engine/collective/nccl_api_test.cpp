@@ -47,7 +47,7 @@ fs::path installed_in(const fs::path& site) {
 
 /// Why it is refused; fails the test where it is not.
 std::string refusal(const nccl::search& places) {
-  const auto loaded = nccl::load(places, nccl::reach::network);
+  const auto loaded = nccl::load(places);
   REQUIRE_FALSE(loaded);
   CHECK(loaded.error().code == errc::transport_missing);
   CHECK_THAT(loaded.error().text, !ContainsSubstring("\n"));
@@ -55,11 +55,11 @@ std::string refusal(const nccl::search& places) {
 }
 
 TEST_CASE("NCCL is loaded from the file or the folder that a setting names") {
-  const auto by_file = nccl::load({.named = fake_library}, nccl::reach::network);
+  const auto by_file = nccl::load({.named = fake_library});
   REQUIRE(by_file);
   CHECK((*by_file)->path == fake_library);
   CHECK((*by_file)->version == 22809);
-  const auto by_folder = nccl::load({.named = fake_library.parent_path()}, nccl::reach::network);
+  const auto by_folder = nccl::load({.named = fake_library.parent_path()});
   REQUIRE(by_folder);
   CHECK((*by_folder)->path == fake_library);
 }
@@ -67,19 +67,18 @@ TEST_CASE("NCCL is loaded from the file or the folder that a setting names") {
 TEST_CASE("a setting wins over pip's NCCL, and that over the loader's") {
   const scratch_folder site;
   const fs::path pips = installed_in(site.path());
-  const auto pip = nccl::load({.site_packages = {"/nowhere", site.path()}}, nccl::reach::network);
+  const auto pip = nccl::load({.site_packages = {"/nowhere", site.path()}});
   REQUIRE(pip);
   CHECK((*pip)->path == pips);
-  const auto named =
-      nccl::load({.named = fake_library, .site_packages = {site.path()}}, nccl::reach::network);
+  const auto named = nccl::load({.named = fake_library, .site_packages = {site.path()}});
   REQUIRE(named);
   CHECK((*named)->path == fake_library);
 }
 
 TEST_CASE("the loader's NCCL is taken where nothing else is there") {
   const scratch_folder site;  // without an NCCL
-  const auto loaded = nccl::load(
-      {.site_packages = {site.path()}, .loader_name = fake_library.c_str()}, nccl::reach::network);
+  const auto loaded =
+      nccl::load({.site_packages = {site.path()}, .loader_name = fake_library.c_str()});
   REQUIRE(loaded);
   CHECK((*loaded)->path == fake_library);
 }
@@ -154,14 +153,6 @@ TEST_CASE("a library that is no NCCL is refused") {
              ContainsSubstring("it is no NCCL"));
 }
 
-TEST_CASE("inside a machine NCCL's sockets keep to loopback, whatever the environment says") {
-  const variable interface("NCCL_SOCKET_IFNAME", "eth0");
-  REQUIRE(nccl::load({.named = fake_library}, nccl::reach::network));
-  CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("eth0"));
-  REQUIRE(nccl::load({.named = fake_library}, nccl::reach::loopback));
-  CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("=lo"));
-}
-
 TEST_CASE("site-packages are found by the LibTorch that the process has loaded") {
   const scratch_folder root;
   const fs::path site = root.path() / "site-packages";
@@ -175,8 +166,7 @@ TEST_CASE("site-packages are found by the LibTorch that the process has loaded")
 }
 
 TEST_CASE("the NCCL that is installed, where there is one, has what we call") {
-  const auto loaded =
-      nccl::load({.site_packages = nccl::site_packages_of_torch()}, nccl::reach::loopback);
+  const auto loaded = nccl::load({.site_packages = nccl::site_packages_of_torch()});
   if (!loaded) SKIP("no usable NCCL is installed: " << loaded.error().text);
   INFO((*loaded)->path << ", " << nccl::version_text((*loaded)->version));
   const auto invited = nccl::invite(**loaded, 2);
@@ -185,7 +175,7 @@ TEST_CASE("the NCCL that is installed, where there is one, has what we call") {
 }
 
 TEST_CASE("an NCCL that finds no interface says what to set") {
-  const auto loaded = nccl::load({.named = fake_library}, nccl::reach::network);
+  const auto loaded = nccl::load({.named = fake_library});
   REQUIRE(loaded);
   const variable script("FAKE_NCCL_SCRIPT",
                         "ncclGetUniqueId:1:fail=3,Bootstrap : no socket interface found");

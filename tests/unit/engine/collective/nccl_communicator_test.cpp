@@ -38,7 +38,7 @@ const fake::controls& library() {
 }
 
 std::shared_ptr<const nccl::api> loaded() {
-  auto found = nccl::load({.named = TROUPE_FAKE_NCCL}, nccl::reach::loopback);
+  auto found = nccl::load({.named = TROUPE_FAKE_NCCL});
   REQUIRE(found);
   return *found;
 }

@@ -11,6 +11,7 @@ namespace {
 namespace nccl = troupe::engine::nccl;
 using Catch::Matchers::ContainsSubstring;
 using troupe::errc;
+using troupe::engine::socket_reach;
 
 nccl::maker_options over_fake() {
   return {.places = {.named = TROUPE_FAKE_NCCL}};
@@ -52,7 +53,7 @@ TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
 
 TEST_CASE("an invitation for other ranks, and a device that is not there, are refused") {
   const nccl::maker cards(over_fake());
-  const auto text = cards.invite(2);
+  const auto text = cards.invite(2, socket_reach::loopback);
   REQUIRE(text);
   const auto join = [&](std::uint32_t rank, std::uint32_t ranks) {
     const auto joined = cards.join({.name = "the replicas of stage-0",

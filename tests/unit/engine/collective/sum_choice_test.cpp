@@ -16,7 +16,8 @@ sum_offer offer(int replica, const std::string& device = "", const std::string& 
           .library = library,
           .why_not = {},
           .device = device.empty() ? "cuda:" + std::to_string(replica) : device,
-          .machine = machine};
+          .machine = machine,
+          .network = "of " + machine};
 }
 
 sum_offer without(int replica, const std::string& why) {
@@ -57,6 +58,44 @@ TEST_CASE("between machines NCCL is for networks that are declared trusted") {
   CHECK(chosen(apart, {.network_is_trusted = true}).way == replica_sum_way::ordered);
   const std::vector<sum_offer> unknown{offer(0, "cuda:0", ""), offer(1, "cuda:1", "")};
   CHECK(chosen(unknown).way == replica_sum_way::links);
+}
+
+TEST_CASE("NCCL's sockets are on loopback unless a stage of the run has replicas apart") {
+  const sum_wish trusted{.network_is_trusted = true};
+  const auto close = chosen({offer(0), offer(1)});
+  CHECK(close.sockets == socket_reach::loopback);
+  CHECK(chosen({offer(0), offer(1)}, trusted).sockets == socket_reach::loopback);
+  const auto apart = chosen({offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b")}, trusted);
+  CHECK(apart.sockets == socket_reach::network);
+  CHECK(sockets_for({close, close}) == socket_reach::loopback);
+  CHECK(sockets_for({close, apart, close}) == socket_reach::network);  // perhaps in one process
+}
+
+TEST_CASE("replicas of one machine that have no loopback in common are apart") {
+  auto elsewhere = offer(1);
+  elsewhere.network = "of a container";
+  CHECK(chosen({offer(0), elsewhere}).why ==
+        "over links (stage-0 of replica 1 and stage-0 of replica 0 are in different network "
+        "namespaces of a machine, and their network is not declared trusted (--network trusted): "
+        "NCCL encrypts nothing)");
+  const auto trusted = chosen({offer(0), elsewhere}, {.network_is_trusted = true});
+  CHECK(trusted.way == replica_sum_way::ordered);
+  CHECK(trusted.sockets == socket_reach::network);
+}
+
+TEST_CASE("NCCL's sockets that are open already decide, since they stay where they are") {
+  const sum_wish trusted{.network_is_trusted = true};
+  auto one = offer(0, "cuda:0", "a");
+  one.sockets = socket_reach::network;
+  CHECK(chosen({one, offer(1)}).why ==
+        "over links (stage-0 of replica 0: NCCL's sockets in its process are on the network, which "
+        "was trusted when they were opened)");
+  CHECK(chosen({one, offer(1)}, trusted).sockets == socket_reach::network);
+  one.sockets = socket_reach::loopback;
+  CHECK(chosen({one, offer(1)}).way == replica_sum_way::ordered);
+  CHECK(chosen({offer(1, "cuda:0", "b"), one}, trusted).why ==
+        "over links (stage-0 of replica 0: NCCL's sockets in its process are on loopback, since "
+        "all replicas shared a machine when they were opened)");
 }
 
 TEST_CASE("more replicas than GPUs sum over links") {

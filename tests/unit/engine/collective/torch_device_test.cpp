@@ -118,7 +118,7 @@ c10::Device device_of(int index) {
 class pair_of_ranks {
  public:
   pair_of_ranks() {
-    const auto found = nccl::load({.named = TROUPE_FAKE_NCCL}, nccl::reach::loopback);
+    const auto found = nccl::load({.named = TROUPE_FAKE_NCCL});
     REQUIRE(found);
     const auto invited = nccl::invite(**found, 2);
     REQUIRE(invited);

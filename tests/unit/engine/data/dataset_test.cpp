@@ -358,6 +358,48 @@ TEST_CASE("tensors of a safetensors file are read as they are") {
   CHECK(labels_of(data->read(split::test, numbers{1}).value()) == numbers{22});
 }
 
+TEST_CASE("a digest of tensors tells one image or label that is another one, also a large image") {
+  const scratch_folder folder;
+  const auto file = folder / "d";
+  const auto digest_of = [&file](const at::Tensor& images, const at::Tensor& labels) {
+    REQUIRE(save_safetensors(file, {{"images", images}, {"labels", labels}}));
+    return open_dataset(source("safetensors:" + file.string())).value()->digest().value();
+  };
+  const auto labels = at::arange(5).to(at::kLong);
+  for (const std::int64_t side : {4, 64}) {
+    const auto images = at::zeros({5, 3, side, side});
+    const auto before = digest_of(images, labels);
+    CHECK(digest_of(images.clone(), labels.clone()) == before);
+    auto other = images.clone();
+    other[3].fill_(1);
+    CHECK(digest_of(other, labels) != before);
+    CHECK(digest_of(images, labels + 1) != before);
+    CHECK(digest_of(images.narrow(0, 0, 4), labels.narrow(0, 0, 4)) != before);
+  }
+}
+
+TEST_CASE("a digest of Fashion-MNIST tells another image and another label") {
+  const small_fashion small;
+  const auto digest = [&small] { return open_dataset(small.options()).value()->digest().value(); };
+  const auto before = digest();
+  CHECK(digest() == before);
+  small.put("t10k-labels-idx1-ubyte", idx_labels("\x02"));
+  CHECK(digest() != before);
+  small.put("t10k-labels-idx1-ubyte", idx_labels("\x01"));
+  CHECK(digest() == before);
+  auto pixels = idx_images(1);
+  pixels.back() = '\x7f';
+  small.put("t10k-images-idx3-ubyte", pixels);
+  CHECK(digest() != before);
+}
+
+TEST_CASE("what a source makes itself has no digest, and leaves nothing out") {
+  const auto data = open_dataset(source("synthetic:3x8x8:10")).value();
+  CHECK(data->digest().value().empty());
+  CHECK(data->left_out().value() == left_out_samples());
+  CHECK(data->name_of(split::test, 7) == "test sample 7");
+}
+
 TEST_CASE("a safetensors file that is no data set is refused by name") {
   const scratch_folder folder;
   const auto file = folder / "d";

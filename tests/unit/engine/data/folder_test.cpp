@@ -10,6 +10,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <latch>
 #include <mutex>
 #include <random>
@@ -23,6 +25,7 @@
 
 namespace {
 
+namespace fs = std::filesystem;
 using namespace troupe;
 using namespace troupe::engine;
 using namespace troupe::testing;
@@ -233,6 +236,34 @@ TEST_CASE("an unreadable image is named once, left out and counted each time") {
   CHECK_THAT(warnings[0], ContainsSubstring("train/a/0.jpg"));
   CHECK_THAT(warnings[1], ContainsSubstring("train/a/2.jpg") && ContainsSubstring("empty"));
   CHECK(data->read(split::train, numbers{0, 2}).value().inputs.size(0) == 0);
+  CHECK(data->left_out().value() == left_out_samples{{0, 2}, {}});
+  CHECK(data->name_of(split::train, 2) == (folder / "train/a/2.jpg").string());
+}
+
+TEST_CASE("a folder's digest is that of its files' names, wherever and whenever written") {
+  const auto digest_with = [](const std::function<void(const fs::path&)>& change) {
+    const scratch_folder folder;
+    for (const auto* file : {"train/a/1.jpg", "train/a/2.jpg", "train/b/1.jpg", "val/a/1.jpg"})
+      write_bytes(folder / file, "bytes");
+    change(folder.path());
+    return open_dataset(options_for(folder)).value()->digest().value();
+  };
+  const auto before = digest_with([](const fs::path&) {});
+  CHECK(before.size() == 32);
+  CHECK(digest_with([](const fs::path& root) {
+          fs::last_write_time(root / "train/a/1.jpg", fs::file_time_type{});
+        }) == before);
+  CHECK(digest_with([](const fs::path& root) { write_bytes(root / "train/b/2.jpg", "bytes"); }) !=
+        before);
+  CHECK(digest_with([](const fs::path& root) { write_bytes(root / "val/b/1.jpg", "bytes"); }) !=
+        before);
+  CHECK(digest_with([](const fs::path& root) { fs::remove(root / "train/a/2.jpg"); }) != before);
+  CHECK(digest_with([](const fs::path& root) {  // which could not be read, and was mended
+          write_bytes(root / "train/a/1.jpg", "other one");
+        }) == before);
+  CHECK(digest_with([](const fs::path& root) {
+          fs::rename(root / "train/a/2.jpg", root / "train/b/2.jpg");
+        }) != before);
 }
 
 TEST_CASE("in strict mode an unreadable image is an error that names it") {

@@ -56,6 +56,13 @@ TEST_CASE("Text is cut into samples whose labels are the bytes behind") {
   CHECK(bytes_of(batch->labels) == "jklmbcde");
   const std::vector<std::int64_t> first{0};
   CHECK(bytes_of(data.read(split::test, first)->inputs) == "EFGH");
+  const auto digest = data.digest().value();
+  CHECK(digest.size() == 32);
+  write(folder / "a.txt", "abcdefghijkL");
+  const auto other =
+      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}});
+  REQUIRE(other);
+  CHECK((*other)->digest().value() != digest);
   const std::vector<std::int64_t> beyond{10};
   CHECK_FALSE(data.read(split::train, beyond));
 }

@@ -1,4 +1,4 @@
-#include "cluster/training/restarts.hpp"
+#include "cluster/training/restarts/restarts.hpp"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "cluster/launch/child_process.hpp"
-#include "cluster/training/restarts_core.hpp"
+#include "cluster/training/restarts/restarts_core.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {

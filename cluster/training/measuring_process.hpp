@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "cluster/training/measured_layers.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The word behind a program's name with which it measures for another process of it. The number of
+/// samples follows, and that process's own words.
+inline constexpr std::string_view measure_word = "--measure-layers";
+
+/// What measure_activations gives, measured by a process of its own, so that this one never holds a
+/// layer: a trainer has no weights. That process is this program, with the command line that the
+/// config was read from; where that is not known, or names a file that can be read once only, it is
+/// measured here. Errors: those of measure_activations;
+/// handler_failed where that process cannot be started or was killed.
+[[nodiscard]] result<measured_layers> measure_in_process(const layers_to_measure& what,
+                                                         std::int64_t samples);
+
+/// Of that process: writes to the descriptor that it was handed what `measure` gives for so many
+/// samples, or why it gives nothing. Returns the exit code.
+[[nodiscard]] int answer_measuring(
+    std::string_view samples,
+    const std::function<result<engine::model_profile>(std::int64_t samples)>& measure);
+
+}  // namespace troupe::cluster

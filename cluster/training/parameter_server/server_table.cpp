@@ -1,0 +1,97 @@
+#include "cluster/training/parameter_server/server_table.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/parameter_server/parameter_store.hpp"
+#include "actors/pipeline/stage_needs.hpp"
+#include "cluster/membership/node_launcher.hpp"
+#include "cluster/training/needs/columns.hpp"
+#include "cluster/training/parameter_server/prepare.hpp"
+#include "messages/base/host_name.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// What a shard owns, in bytes.
+struct shard_bytes {
+  double weights = 0;
+  double state = 0;  // of the optimizer, where all rows of tables have one
+};
+
+result<std::vector<shard_bytes>> bytes_of_shards(const prepared_server& run,
+                                                 const trainer_config& config,
+                                                 const registries& known) {
+  const auto entry = known.optimizers.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  if (!slots) return tl::unexpected(slots.error());
+  const auto shards = config.own.of<server_settings>().shards;
+  std::vector<shard_bytes> all;
+  for (const auto& part : actors::spread_parameters(first_parameters(run), shards)) {
+    shard_bytes shard;
+    for (const auto& each : part) shard.weights += static_cast<double>(each.values.nbytes());
+    shard.state = shard.weights * static_cast<double>(*slots);
+    all.push_back(shard);
+  }
+  return all;
+}
+
+/// Where processes are met that this one starts on its own machine.
+struct meeting_words {
+  std::string trainer;
+  std::string others;
+};
+
+meeting_words meeting_of(const link_config& link) {
+  const std::string inside = "shared memory";
+  if (transport_of(link) == messages::link_transport::shm) return {inside, inside};
+  return {link.listen.empty() ? "127.0.0.1, a free port" : link.listen, "a free port"};
+}
+
+std::vector<table_row> rows_of_server(const trainer_config& config,
+                                      const std::vector<shard_bytes>& shards) {
+  const auto server = config.own.of<server_settings>();
+  const auto host = host_name();
+  const auto met = meeting_of(config.link);
+  std::vector<table_row> rows{
+      {"process", "host", "address", "threads", "weights", "optimizer state"}};
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    rows.push_back({"shard-" + std::to_string(i), host, met.others,
+                    std::to_string(server.threads_per_shard), actors::in_mebi(shards[i].weights),
+                    actors::in_mebi(shards[i].state)});
+  for (std::uint32_t i = 0; i < server.workers; ++i)
+    rows.push_back({"worker-" + std::to_string(i), host, met.others,
+                    std::to_string(worker_order(config, i).threads), "-", "-"});
+  rows.push_back({"trainer", host, met.trainer, "-", "-", "-"});
+  return rows;
+}
+
+const char* const explanation_of_shards =
+    "weights, optimizer state: what a shard owns, at most; a row of a table has a state from its "
+    "first gradient on.\n"
+    "  Not predicted: gradients that a shard has received, and the memory of workers and trainer.\n"
+    "The coordinator is in the process of shard-0.\n";
+
+/// Where the run begins, if that is not with the weights of its seed.
+std::string words_on_beginning(const prepared_server& run) {
+  if (run.is_complete) return "a checkpoint has all steps of this run: nothing is left to do\n";
+  if (run.begin.steps == 0) return "";
+  return "the run goes on from the checkpoint of step " + std::to_string(run.begin.steps) + "\n";
+}
+
+}  // namespace
+
+result<checked_run> server_table(const server_application& program, const trainer_config& config) {
+  const auto run = prepare(program, config);
+  if (!run) return tl::unexpected(run.error());
+  const auto shards = bytes_of_shards(*run, config, program.info.known);
+  if (!shards) return tl::unexpected(shards.error());
+  return checked_run{.table = in_columns(rows_of_server(config, *shards)) + explanation_of_shards +
+                              words_on_beginning(*run)};
+}
+
+}  // namespace troupe::cluster

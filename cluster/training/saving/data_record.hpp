@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "engine/data/dataset.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// What a run's data are, as its checkpoints note it among their settings: the samples of each
+/// split and the data's own digest, by name and value. Empty: nothing is known.
+using data_record = std::map<std::string, std::string>;
+
+/// Empty for a run that neither writes checkpoints nor begins from one. Errors: those of
+/// engine::dataset::digest.
+[[nodiscard]] result<data_record> record_of(const trainer_config& config,
+                                            const engine::dataset& data);
+
+/// What is left to a user whose run is another one than the checkpoint's: the end of a sentence.
+[[nodiscard]] std::string remedy_of_others(const std::filesystem::path& checkpoint);
+
+/// Whether the data are those of the checkpoint's run, as far as both are known. Errors: bad_config
+/// with what they were.
+[[nodiscard]] result<void> check_data(const whole_checkpoint& of, const trainer_config& config,
+                                      const data_record& own);
+
+/// Says where samples can be read that the checkpoint's run had left out; empty: nothing is to be
+/// said. No reason to refuse the checkpoint: a run that had not ended would read them from here on
+/// too.
+[[nodiscard]] std::string words_on_read_again(const whole_checkpoint& of,
+                                              const engine::dataset& data);
+
+/// The same as a warning.
+void warn_of_read_again(const whole_checkpoint& of, const engine::dataset& data);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,121 @@
+// Where the sockets of NCCL are in the processes of a run, whoever starts them: on loopback, except
+// where the network is trusted and replicas of a stage are on different hosts.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+using lines = std::vector<std::string>;
+
+const std::string as_set = "NCCL_SOCKET_IFNAME eth0, NCCL_COMM_ID unset";
+const std::string on_loopback = "NCCL_SOCKET_IFNAME =lo, NCCL_COMM_ID unset";
+const std::string by_nccl = "replicas sum their gradients by NCCL 2.28.9 in a fixed order\n";
+
+/// What the first communicator of each process found; empty: none had one.
+lines found_in(const std::filesystem::path& log) {
+  lines all;
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) all.push_back(line);
+  return all;
+}
+
+/// Two stages of two replicas each.
+std::string replicated_run(const std::filesystem::path& weights) {
+  auto text = small_run(weights);
+  return text.insert(text.find("stages = 2"), "replicas = 2\n");
+}
+
+/// For stage processes: an interface that leads away from the machine.
+lines settings(const std::filesystem::path& log, const std::filesystem::path& worlds) {
+  return {"NCCL_SOCKET_IFNAME=eth0", "FAKE_NCCL_LOG=" + log.string(),
+          "FAKE_NCCL_WORLDS=" + worlds.string()};
+}
+
+/// Of a [[node]].
+std::string environment(const lines& variables) {
+  std::string text = "environment = [";
+  for (const auto& each : variables) text += "\"" + each + "\", ";
+  return text + "]\n";
+}
+
+}  // namespace
+
+TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the stages") {
+  const scratch_folder folder;
+  const auto plain = write_config(folder / "plain.toml", replicated_run(folder / "plain"));
+  const auto started = [&](const std::string& log, const lines& words) {
+    std::string exports = "export";
+    for (const auto& each : settings(folder / log, folder.path())) exports += " " + each;
+    const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
+    return found_in(folder / log);
+  };
+  CHECK(started("processes.log", {"--config", plain}) == lines(4, on_loopback));
+  const auto weights = bytes_of(folder / "plain");
+  CHECK_FALSE(weights.empty());
+  CHECK(started("threads.log", {"--config", plain, "--stages-in", "threads"}) ==
+        lines(1, on_loopback));
+  CHECK(bytes_of(folder / "plain") == weights);
+
+  const auto set = environment(settings(folder / "agents.log", folder.path()));
+  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "", set) +
+                                                          node_table("beta", "", set) +
+                                                          replicated_run(folder / "launched"));
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
+  CHECK(found_in(folder / "agents.log") == lines(4, on_loopback));
+  CHECK(bytes_of(folder / "launched") == weights);
+}
+
+TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  struct way {
+    std::string network;
+    bool apart;  // the replicas of a stage
+    std::string said;
+    lines found;
+  };
+  const std::vector<way> ways{
+      {"sealed", false, by_nccl, lines(4, on_loopback)},
+      {"sealed", true, "their network is not declared trusted", {}},
+      {"trusted", false, by_nccl, lines(4, on_loopback)},
+      {"trusted", true, by_nccl, lines(4, as_set)},
+  };
+  std::string weights;
+  for (const auto& [network, apart, said, found] : ways) {
+    INFO(network << (apart ? ", apart" : ", together"));
+    const std::string name = network + (apart ? "-apart" : "-together");
+    const auto log = hosts / (name + ".log");
+    std::string nodes;
+    for (std::size_t i = 0; i < 2; ++i)
+      nodes += node_table(hosts.at(i).name(), hosts.at(i).address(),
+                          environment(settings(log, hosts / "")) +
+                              (apart ? "replicas = [" + std::to_string(i) + "]\n" : ""));
+    const auto file =
+        write_config(hosts / (name + ".toml"), ssh_cluster(hosts) + nodes + "[link]\nnetwork = \"" +
+                                                   network + "\"\n" + replicated_run(hosts / name));
+    const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring(said));
+    CHECK(found_in(log) == found);
+    if (weights.empty()) weights = bytes_of(hosts / name);
+    CHECK_FALSE(weights.empty());
+    CHECK(bytes_of(hosts / name) == weights);
+  }
+}
