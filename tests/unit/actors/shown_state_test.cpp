@@ -35,9 +35,7 @@ class optimizer_of_stage {
                   .options = optimizers::complete(momentum, {{"momentum", 0.5}}).value()});
     optimizer_ = spawned.value();
   }
-  ~optimizer_of_stage() {
-    self_->send_exit(optimizer_, caf::exit_reason::user_shutdown);
-  }
+  ~optimizer_of_stage() { self_->send_exit(optimizer_, caf::exit_reason::user_shutdown); }
   optimizer_of_stage(const optimizer_of_stage&) = delete;
   optimizer_of_stage& operator=(const optimizer_of_stage&) = delete;
 
