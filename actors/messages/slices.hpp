@@ -63,8 +63,8 @@ struct slice_piece : carried_piece {
   static constexpr auto declared = travels("slice_piece");
 };
 
-/// The slice as it is to be written: from a stage to its writer, never between nodes. Each tensor
-/// is read once.
+/// The slice as it is to be written: from a stage to its writer, never between nodes. Those
+/// tensors that the order has a file for, of which each is read once.
 struct store_slice {
   static constexpr auto declared = stays_here;
 

@@ -41,18 +41,15 @@ caf::error refusal(const slice_writer_state& state, const error& why) {
   return to_caf({why.code, state.name + ": " + why.text});
 }
 
-/// What of a slice goes into which file.
+/// What of a slice goes into which file; all of it has one.
 struct sorted_slice {
   engine::shown_tensors weights, state;
 };
 
 sorted_slice sorted(const store_slice& order) {
   sorted_slice out;
-  for (const auto& each : order.tensors) {
-    const bool is_state = optimizers::is_state_name(each->form().name);
-    const auto& wanted = is_state ? order.what.state : order.what.weights;
-    if (!wanted.empty()) (is_state ? out.state : out.weights).push_back(each);
-  }
+  for (const auto& each : order.tensors)
+    (optimizers::is_state_name(each->form().name) ? out.state : out.weights).push_back(each);
   return out;
 }
 

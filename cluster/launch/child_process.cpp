@@ -18,24 +18,13 @@
 #include <string_view>
 #include <utility>
 
+#include "cluster/launch/pipe_ends.hpp"
 #include "cluster/launch/start/zygote.hpp"
 
 namespace troupe::cluster {
 namespace {
 
 constexpr std::chrono::milliseconds longest_start{2000};  // of what is forked, to its own program
-
-struct pipe_ends {
-  descriptor read;
-  descriptor write;
-};
-
-result<pipe_ends> open_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
-  return pipe_ends{descriptor(ends[0]), descriptor(ends[1])};
-}
 
 struct child_pipes {
   pipe_ends out;

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cluster/launch/write_all.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -36,16 +37,6 @@ std::string time_of_day() {
 
 tl::unexpected<error> unwritable(const fs::path& path, const std::string& why) {
   return fail(errc::io_failed, "cluster.logs: " + path.string() + " cannot be written: " + why);
-}
-
-bool write_all(int to, std::string_view text) {
-  while (!text.empty()) {
-    const auto count = ::write(to, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return true;
 }
 
 }  // namespace

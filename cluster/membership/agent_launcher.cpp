@@ -26,6 +26,7 @@
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/open_files.hpp"
+#include "cluster/launch/pipe_ends.hpp"
 #include "cluster/membership/agent_start.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "messages/base/log.hpp"
@@ -148,13 +149,10 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
   child_spec child = std::move(*made);
   auto seal = agent_seal(settings_, host);
   if (!seal) return tl::unexpected(seal.error());
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
-  const descriptor read(ends[0]);
-  descriptor write(ends[1]);
-  ::fcntl(write.get(), F_SETFL, O_NONBLOCK);
-  child.standard_input = read.get();
+  auto ends = open_pipe();
+  if (!ends) return tl::unexpected(ends.error());
+  ::fcntl(ends->write.get(), F_SETFL, O_NONBLOCK);
+  child.standard_input = ends->read.get();
   {
     const std::lock_guard lock(mutex_);
     sessions_.push_back(std::make_unique<session>(
@@ -163,7 +161,7 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
                               carrier_name(settings_.carrier), own_program().string()},
                              settings_.silence, settings_.patience, clock::now()),
                 std::move(*seal),
-                std::move(write),
+                std::move(ends->write),
                 {},
                 {},
                 {},

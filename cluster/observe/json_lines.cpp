@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "cluster/launch/write_all.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -94,15 +96,10 @@ result<void> json_lines::write(const evaluation_report& report) {
 }
 
 result<void> json_lines::write_line(const std::string& line) {
-  for (std::size_t done = 0; done < line.size();) {
-    const auto written = ::write(file_.get(), line.data() + done, line.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      auto failed = cannot_write(path_);
-      [[maybe_unused]] const int cut = ::ftruncate(file_.get(), whole_lines_bytes_);
-      return failed;
-    }
-    done += static_cast<std::size_t>(written);
+  if (!write_all(file_.get(), line)) {
+    auto failed = cannot_write(path_);
+    [[maybe_unused]] const int cut = ::ftruncate(file_.get(), whole_lines_bytes_);
+    return failed;
   }
   whole_lines_bytes_ += static_cast<std::int64_t>(line.size());
   return {};

@@ -9,13 +9,14 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cluster/launch/child_process.hpp"
+#include "cluster/launch/pipe_ends.hpp"
+#include "cluster/launch/write_all.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/free_memory.hpp"
 #include "engine/partition/profile_file.hpp"
@@ -88,22 +89,13 @@ child_exit wait_for(child_process& child) {
   }
 }
 
-/// The two ends of a pipe, of which the first never blocks.
-result<std::pair<descriptor, descriptor>> open_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    return fail(errc::io_failed, std::string(name) + ": no pipe: " + std::strerror(errno));
-  std::pair<descriptor, descriptor> made{descriptor(ends[0]), descriptor(ends[1])};
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return made;
-}
-
 /// `command`: of this process, with the program's name.
 result<engine::model_profile> measure_by_child(const std::vector<std::string>& command,
                                                std::int64_t samples) {
   auto ends = open_pipe();
   if (!ends) return tl::unexpected(ends.error());
   auto& [answers, theirs] = *ends;
+  ::fcntl(answers.get(), F_SETFL, O_NONBLOCK);
   child_spec spec{.name = name,
                   .arguments = {std::string(measure_word), std::to_string(samples)},
                   .environment = {{started_by, std::to_string(::getpid())}},
@@ -125,15 +117,6 @@ bool can_be_read_again(const trainer_config& config) {
            std::error_code ignored;
            return std::filesystem::is_regular_file(file, ignored);
          });
-}
-
-bool write_all(int to, std::string_view text) {
-  while (!text.empty()) {
-    const auto count = ::write(to, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return false;
-    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  }
-  return true;
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ inline constexpr std::string_view measure_word = "--measure-layers";
 /// What measure_activations gives, measured by a process of its own, so that this one never holds a
 /// layer: a trainer has no weights. That process is this program, with the command line that the
 /// config was read from; where that is not known, or names a file that can be read once only, it is
-/// measured here. Errors: those of measure_activations;
-/// handler_failed where that process cannot be started or was killed.
+/// measured here. Errors: those of measure_activations; handler_failed where that process cannot be
+/// started or was killed.
 [[nodiscard]] result<measured_layers> measure_in_process(const layers_to_measure& what,
                                                          std::int64_t samples);
 

@@ -48,4 +48,10 @@ std::string printable_lines(std::string_view text) {
   return escape(text, "\n\t");
 }
 
+std::string shell_word(std::string_view text) {
+  std::string out = "'";
+  for (const char each : text) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
+  return out + "'";
+}
+
 }  // namespace troupe

@@ -13,4 +13,7 @@ namespace troupe {
 /// The same for a text of several lines or columns: newlines and tabs stay.
 [[nodiscard]] std::string printable_lines(std::string_view text);
 
+/// A text as one word of a POSIX shell's command line: in single quotes.
+[[nodiscard]] std::string shell_word(std::string_view text);
+
 }  // namespace troupe

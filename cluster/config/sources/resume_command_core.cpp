@@ -2,17 +2,17 @@
 
 #include <string_view>
 
+#include "messages/base/printable.hpp"
+
 namespace troupe::cluster {
 namespace {
 
-/// As a shell takes it for one word.
+/// As a shell takes it for one word, and as people write that.
 std::string for_shell(std::string_view word) {
   constexpr std::string_view plain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   if (!word.empty() && word.find_first_not_of(plain) == word.npos) return std::string(word);
-  std::string quoted = "'";
-  for (const char each : word) quoted += each == '\'' ? "'\\''" : std::string(1, each);
-  return quoted + "'";
+  return shell_word(word);
 }
 
 }  // namespace

@@ -1,26 +1,23 @@
 #include "cluster/launch/agents/secret_pipe.hpp"
 
-#include <fcntl.h>
 #include <sodium.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "cluster/launch/pipe_ends.hpp"
 
 namespace troupe::cluster {
 
 result<descriptor> secret_pipe(const messages::cluster_secret& secret) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
-  descriptor read(ends[0]);
-  const descriptor write(ends[1]);
+  auto ends = open_pipe();
+  if (!ends) return tl::unexpected(ends.error());
   const auto bytes = secret.bytes();  // far less than a pipe takes without waiting
-  if (::write(write.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+  if (::write(ends->write.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
     return fail(errc::io_failed, "the secret cannot be handed to a stage process");
-  return read;
+  return std::move(ends->read);
 }
 
 std::string to_digits(const messages::cluster_secret& secret) {

@@ -3,6 +3,7 @@
 
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/agents/session_core.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -116,12 +117,6 @@ bool has_run_another(const agent_place& place, const child_exit& how,
                               [](const auto& line) { return line.starts_with(agent_mark); });
 }
 
-std::string in_quotes(const std::string& word) {
-  std::string out = "'";
-  for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
-  return out + "'";
-}
-
 }  // namespace
 
 std::vector<std::string> ssh_words_of_line(const std::string& host,
@@ -137,8 +132,8 @@ std::vector<std::string> ssh_words_of_line(const std::string& host,
 std::vector<std::string> ssh_words(const std::string& host, const std::vector<std::string>& options,
                                    const std::string& program, const std::string& library_path) {
   const std::string first =
-      library_path.empty() ? "exec " : "exec env LD_LIBRARY_PATH=" + in_quotes(library_path) + " ";
-  return ssh_words_of_line(host, options, first + in_quotes(program) + " --agent");
+      library_path.empty() ? "exec " : "exec env LD_LIBRARY_PATH=" + shell_word(library_path) + " ";
+  return ssh_words_of_line(host, options, first + shell_word(program) + " --agent");
 }
 
 error explain_start(const agent_place& place, const child_exit& how,

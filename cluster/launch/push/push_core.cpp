@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "messages/base/printable.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -106,12 +108,6 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> version_of(std::string_vi
 }
 
 }  // namespace
-
-std::string shell_word(std::string_view word) {
-  std::string out = "'";
-  for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
-  return out + "'";
-}
 
 bool is_libc_enough(std::string_view there, std::string_view here) {
   const auto theirs = version_of(there);

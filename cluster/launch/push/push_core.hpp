@@ -95,7 +95,4 @@ struct pushed_place {
 /// Whether glibc `there` is at least as new as `here` ("glibc 2.36").
 [[nodiscard]] bool is_libc_enough(std::string_view there, std::string_view here);
 
-/// A word as a POSIX shell reads it.
-[[nodiscard]] std::string shell_word(std::string_view word);
-
 }  // namespace troupe::cluster

@@ -202,6 +202,15 @@ result<predicted_memory> predict_memory(const application& program, const traine
   return all;
 }
 
+result<expected_memory> expect_memory(const application& program, const trainer_config& config,
+                                      const prepared_run& run) {
+  auto memory = predict_memory(program, config, run);
+  if (memory) return expected_memory{.stages = std::move(memory->stages)};
+  const bool is_here = config.cluster.launch == launch_way::local;
+  if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
+  return expected_memory{.why_not = std::move(memory.error().text)};
+}
+
 result<engine::model_profile> measure_layers(const application& program,
                                              const trainer_config& config, std::int64_t samples) {
   const auto data = open_data_here(program, config);

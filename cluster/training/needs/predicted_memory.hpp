@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cluster/training/application.hpp"
@@ -33,6 +34,18 @@ struct predicted_memory {
 [[nodiscard]] result<predicted_memory> predict_memory(const application& program,
                                                       const trainer_config& config,
                                                       const prepared_run& run);
+
+/// The stages' part of that, for a run whose start does not hang on it.
+struct expected_memory {
+  std::vector<engine::stage_memory> stages = {};
+  std::string why_not = {};  ///< Where they are not predicted.
+};
+
+/// Errors: of predict_memory, where the stages are to run here and cannot; what else keeps them
+/// from being predicted keeps no run from starting.
+[[nodiscard]] result<expected_memory> expect_memory(const application& program,
+                                                    const trainer_config& config,
+                                                    const prepared_run& run);
 
 /// What is measured for it with so many samples in a micro-batch. Errors: those of opening the data
 /// and of measure_activations.

@@ -13,8 +13,7 @@
 namespace troupe::cluster {
 namespace {
 
-/// Adds what the stages take with activations. A run that is not placed by it starts also where it
-/// cannot be predicted here, unless its stages are here too: see check_memory.
+/// Adds what the stages take with activations.
 result<void> add_prediction(const application& program, const trainer_config& config,
                             const prepared_run& run, doctor::run_needs& to) {
   to.is_placed_by_memory = names_memory(config);
@@ -22,15 +21,10 @@ result<void> add_prediction(const application& program, const trainer_config& co
     return place_by_memory(program, config, run).map([&to](placed_run placed) {
       to.predicted = std::move(placed.memory.stages);
     });
-  auto memory = predict_memory(program, config, run);
-  if (memory) {
-    to.predicted = std::move(memory->stages);
-    return {};
-  }
-  const bool is_here = config.cluster.launch == launch_way::local;
-  if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
-  to.why_not_predicted = memory.error().text;
-  return {};
+  return expect_memory(program, config, run).map([&to](expected_memory memory) {
+    to.predicted = std::move(memory.stages);
+    to.why_not_predicted = std::move(memory.why_not);
+  });
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <functional>
+
 #include "cluster/training/parameter_server/application.hpp"
 #include "cluster/training/parameter_server/run.hpp"
 #include "cluster/training/parameter_server/server_table.hpp"
@@ -7,19 +9,11 @@
 namespace troupe {
 
 int main(int argc, const char* const* argv, const server_application& program) {
+  const auto of_program = [&program](auto act) { return std::bind_front(act, std::cref(program)); };
   return cluster::run_program(cluster::with_server(program.info),
-                              {.train =
-                                   [&program](const cluster::trainer_config& config) {
-                                     return cluster::run_server_trainer(program, config);
-                                   },
-                               .serve =
-                                   [&program](const cluster::node_options& options) {
-                                     return cluster::run_server_node(program, options);
-                                   },
-                               .check =
-                                   [&program](const cluster::trainer_config& config) {
-                                     return cluster::server_table(program, config);
-                                   }},
+                              {.train = of_program(cluster::run_server_trainer),
+                               .serve = of_program(cluster::run_server_node),
+                               .check = of_program(cluster::server_table)},
                               argc, argv);
 }
 

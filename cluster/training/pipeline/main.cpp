@@ -1,3 +1,5 @@
+#include <functional>
+
 #include "cluster/training/application.hpp"
 #include "cluster/training/needs/placement_table.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
@@ -8,33 +10,15 @@
 namespace troupe {
 
 int main(int argc, const char* const* argv, const application& program) {
-  return cluster::run_program(
-      program.info,
-      {.train =
-           [&program](const cluster::trainer_config& config) {
-             return cluster::run_trainer(program, config);
-           },
-       .serve =
-           [&program](const cluster::node_options& options) {
-             return cluster::run_stage_process(program, options);
-           },
-       .check =
-           [&program](const cluster::trainer_config& config) {
-             return cluster::placement_table(program, config);
-           },
-       .measure =
-           [&program](const cluster::trainer_config& config, std::int64_t samples) {
-             return cluster::measure_layers(program, config, samples);
-           },
-       .needs =
-           [&program](const cluster::trainer_config& config) {
-             return cluster::needs_of_run(program, config);
-           },
-       .data =
-           [&program](const cluster::trainer_config& config) {
-             return cluster::data_to_examine(program, config);
-           }},
-      argc, argv);
+  const auto of_program = [&program](auto act) { return std::bind_front(act, std::cref(program)); };
+  return cluster::run_program(program.info,
+                              {.train = of_program(cluster::run_trainer),
+                               .serve = of_program(cluster::run_stage_process),
+                               .check = of_program(cluster::placement_table),
+                               .measure = of_program(cluster::measure_layers),
+                               .needs = of_program(cluster::needs_of_run),
+                               .data = of_program(cluster::data_to_examine)},
+                              argc, argv);
 }
 
 }  // namespace troupe

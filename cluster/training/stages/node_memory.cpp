@@ -102,19 +102,17 @@ result<void> check_least(const asked_node& node) {
                             static_cast<double>(node.needs.least_bytes), node.room, node.host);
 }
 
-/// Of each stage of a replica; none where it cannot be predicted, which keeps no run from starting
-/// whose stages are elsewhere.
+/// Of each stage of a replica; none where it cannot be predicted.
 result<std::vector<engine::stage_memory>> predict(const application& program,
                                                   const trainer_config& config,
                                                   const prepared_run& run) {
   if (!config.cluster.stage_needs.empty()) return config.cluster.stage_needs;
   if (run.reader) return std::vector<engine::stage_memory>();  // the data are elsewhere
-  auto memory = predict_memory(program, config, run);
-  if (memory) return std::move(memory->stages);
-  const bool is_here = config.cluster.launch == launch_way::local;
-  if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
-  log::debug("what the stages take with activations is not predicted: " + memory.error().text);
-  return std::vector<engine::stage_memory>();
+  return expect_memory(program, config, run).map([](expected_memory memory) {
+    if (!memory.why_not.empty())
+      log::debug("what the stages take with activations is not predicted: " + memory.why_not);
+    return std::move(memory.stages);
+  });
 }
 
 /// What all layers give for a batch, in bytes, known by their shapes alone.
@@ -213,7 +211,7 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   const auto nodes = ask_nodes(group, ask, config, *needs);
   for (const auto& node : nodes)
     if (auto fits = check_least(node); !fits) return fits;
-  if (run.reader || are_roomy(nodes, given_bytes(run, config))) return {};
+  if (are_roomy(nodes, given_bytes(run, config))) return {};
   const auto predicted = predict(program, config, run);
   if (!predicted) return tl::unexpected(predicted.error());
   for (const auto& node : nodes)

@@ -4,6 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "cluster/launch/push/push_core.hpp"
+#include "messages/base/printable.hpp"
 
 namespace {
 
