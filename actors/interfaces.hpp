@@ -75,8 +75,9 @@ using stage_actor = caf::typed_actor<
     // checkpoint are on the disk; steps go on meanwhile. Errors: io_failed naming the file,
     // cancelled where another such order came before the step was over.
     caf::replies_to<struct write_slice>::with<struct slice_written>,
-    // From the trainer, where a lost stage alone is replaced, one after the other. Errors: stale
-    // where the first step to be done again was forgotten; bad_config where edges are not logged.
+    // From the trainer, where lost stages are replaced, for each of them, and then once. Errors:
+    // stale where the first step to be done again was forgotten; bad_config where edges are not
+    // logged.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own optimizer and the own work thread.
@@ -122,8 +123,10 @@ using slice_store_actor = caf::typed_actor<
 using step_coordinator_actor = caf::typed_actor<
     // From each stage, once a training step or repeated; answered when all stages have voted.
     // Errors: bad_frame for no stage, and a vote that contradicts the stage's first; stale for a
-    // step before its last.
+    // step before its last, and for a stage that is replaced.
     caf::replies_to<struct step_vote>::with<struct step_decision>,
+    // From the pipeline, before another stage does the last steps of a lost one again.
+    caf::replies_to<struct replace_voter>::with<struct acknowledged>,
     // From the pipeline. Errors: stale for a step that was not decided, or long ago, unless it asks
     // for the answer when it is.
     caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
@@ -150,7 +153,7 @@ using feeder_actor = caf::typed_actor<
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
     caf::reacts_to<struct credit>,
-    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and when
+    // From the pipeline, for each lost stage that is replaced, once the stages know it; and when
     // steps are over.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::reacts_to<struct forget_fed>>;

@@ -160,6 +160,7 @@ class stepper {
       const auto& before = *bundle_.all.front().param;
       const bool is_alike = before.device() == at.param->device() &&
                             before.scalar_type() == at.param->scalar_type() &&
+                            update_->is_fused(before) == update_->is_fused(*at.param) &&
                             bundle_.numbers == numbers;
       const bool has_room =
           bundle_.bytes + at.param->nbytes() <= most_bundled || update_->is_in_place(*at.param);

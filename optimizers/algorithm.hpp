@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "optimizers/base/operand.hpp"
+#include "optimizers/layout.hpp"
 #include "optimizers/optimizer.hpp"
 #include "optimizers/sweep.hpp"
 
@@ -62,6 +64,8 @@ class update {
   /// Whether that writes such a parameter in place and makes no other tensors of its size, so that
   /// any number of them may be updated at once.
   [[nodiscard]] virtual bool is_in_place(const at::Tensor& /*param*/) const { return false; }
+  /// Whether it does that by one kernel, if all parameters are such.
+  [[nodiscard]] virtual bool is_fused(const at::Tensor& /*param*/) const { return false; }
   /// For parameters of one type, f32 or f64, on one device that is not the CPU, with the same
   /// numbers: `params` and each list of `kept` (empty where not used) then hold new tensors with
   /// the new values, or the same ones, which then were written. Throws std::logic_error without
@@ -95,9 +99,9 @@ struct algorithm {
 /// made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64 for f64)
 /// and rounded back, including their state. The bits are the same on every CPU and at every level.
 /// On another device ATen's foreach operators do the same, in the same order, on many parameters at
-/// once, or on CUDA one kernel of ATen's that rounds otherwise (Adam and AdamW); an algorithm that
-/// is written for floats only (see `elementwise`) is computed on the CPU, and the host then waits
-/// for the device.
+/// once, or on CUDA one kernel of ATen's that rounds otherwise (SGD that minimizes, Adagrad, Adam
+/// and AdamW, of f32); an algorithm that is written for floats only (see `elementwise`) is computed
+/// on the CPU, and the host then waits for the device.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
 
 /// A method declares with this member that it cannot be run with operands.
@@ -138,8 +142,11 @@ class sweeping_update final : public update {
   void run_tensors(tensor_list& params, const tensor_list& gradients, std::span<tensor_list> kept,
                    param_numbers& numbers) override {
     if constexpr (requires { method_.run_fused(params, gradients, kept, numbers); })
-      if (method_.is_fused(params.front()))
-        return method_.run_fused(params, gradients, kept, numbers);
+      if (std::ranges::all_of(params, [this](const auto& p) { return method_.is_fused(p); })) {
+        for (auto& slot : kept)
+          if (!slot.empty()) slot = all_laid_out_as(params, std::move(slot));
+        return method_.run_fused(params, all_laid_out_as(params, gradients), kept, numbers);
+      }
     if constexpr (floats_only<Method>)
       update::run_tensors(params, gradients, kept, numbers);
     else if constexpr (requires { method_.run_tensors(params, gradients, kept, numbers); })
@@ -152,12 +159,17 @@ class sweeping_update final : public update {
   }
 
   bool is_in_place(const at::Tensor& param) const override {
+    if (is_fused(param)) return true;
     if constexpr (requires { method_.is_in_place(); })
       return method_.is_in_place();
-    else if constexpr (requires { method_.is_fused(param); })
-      return method_.is_fused(param);
     else
       return update::is_in_place(param);
+  }
+  bool is_fused(const at::Tensor& param) const override {
+    if constexpr (requires { method_.is_fused(param); })
+      return method_.is_fused(param);
+    else
+      return update::is_fused(param);
   }
 
   bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,

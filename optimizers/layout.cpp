@@ -29,4 +29,17 @@ at::Tensor laid_out_as(const at::Tensor& param, const at::Tensor& tensor) {
   return like(param).copy_(strided(tensor));
 }
 
+bool takes_whole_updates(const at::Tensor& param) {
+  return param.is_cuda() && param.scalar_type() == at::kFloat &&
+         param.is_non_overlapping_and_dense();
+}
+
+std::vector<at::Tensor> all_laid_out_as(const std::vector<at::Tensor>& params,
+                                        std::vector<at::Tensor> tensors) {
+  for (std::size_t i = 0; i < params.size(); ++i)
+    if (!tensors[i].is_non_overlapping_and_dense() || !same_layout(params[i], tensors[i]))
+      tensors[i] = like(params[i]).copy_(tensors[i]);
+  return tensors;
+}
+
 }  // namespace troupe::optimizers

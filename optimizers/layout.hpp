@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace troupe::optimizers {
 
 /// Whether the tensor's elements lie in the CPU's memory as plain numbers, without gaps.
@@ -18,5 +20,14 @@ namespace troupe::optimizers {
 
 /// `tensor` itself, or a copy in the parameter's layout.
 [[nodiscard]] at::Tensor laid_out_as(const at::Tensor& param, const at::Tensor& tensor);
+
+/// Whether ATen's kernels for a whole update take such a parameter, if there is one for the
+/// algorithm: those for NVIDIA's GPUs read and write each element once.
+[[nodiscard]] bool takes_whole_updates(const at::Tensor& param);
+
+/// What those kernels want of a gradient or slot of each parameter, wherever it lies: the tensors
+/// themselves, or copies in their parameters' layouts.
+[[nodiscard]] std::vector<at::Tensor> all_laid_out_as(const std::vector<at::Tensor>& params,
+                                                      std::vector<at::Tensor> tensors);
 
 }  // namespace troupe::optimizers

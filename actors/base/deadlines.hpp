@@ -21,6 +21,22 @@ struct deadlines {
   /// A coordinator's count of its workers: by then it knows which are lost, even starved ones.
   std::chrono::seconds count_workers{30};
 
+  /// From one node's word that another is lost to the system's.
+  std::chrono::seconds known_loss{5};
+  /// From a loss that is known to the system's word on it, which is there at once or never comes.
+  std::chrono::milliseconds explained{300};
+  /// From the word of one node alone that it has lost another to that one's end: longer than the
+  /// trainer needs to hear of either's end.
+  std::chrono::milliseconds suspicion{1500};
+  /// For a checkpoint under way in a run that has lost a process: the others write their files if
+  /// their step could end.
+  std::chrono::seconds checkpoint{10};
+  /// For those who still write a checkpoint of which a file could not be written.
+  std::chrono::seconds stop_writing{30};
+  /// For processes of a run that has lost its trainer, which end once they have noticed it: within
+  /// a second on the same host, and within the silence that counts as a loss elsewhere.
+  std::chrono::seconds orphans{10};
+
   std::chrono::seconds leave{1};      ///< The answers to a node that leaves in order.
   std::chrono::seconds last_word{1};  ///< The system's word on a process that was lost.
   std::chrono::seconds end{10};       ///< Processes that were told to end.

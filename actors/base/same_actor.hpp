@@ -16,4 +16,12 @@ template <class One, class Other>
          first->node() == second->node();
 }
 
+/// The same as a function object.
+struct same_actor {
+  template <class One, class Other>
+  [[nodiscard]] bool operator()(const One& one, const Other& other) const {
+    return is_same_actor(one, other);
+  }
+};
+
 }  // namespace troupe::actors

@@ -53,12 +53,13 @@ struct build_stage {
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   update_rules rules = {};
+  std::vector<std::string> metrics = {};  // of evaluations, names in the node's registry
 
   static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
       self.weights_follow, self.slices, self.loss, self.precision, self.tf32, self.deterministic,
       self.channels_last, self.device, self.seat, self.seats, self.threads, self.idle_cores,
-      self.recompute, self.optimizer, self.optimizer_options, self.rules);
+      self.recompute, self.optimizer, self.optimizer_options, self.rules, self.metrics);
   }
 };
 

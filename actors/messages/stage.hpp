@@ -96,18 +96,19 @@ struct stage_done {
   engine::step_key step;
   // Last stage: of each logical replica; together they are the mean over the batch.
   std::vector<double> losses = {};
-  std::int64_t correct = 0;              // last stage, evaluation
-  double busy_s = 0;                     // seconds of arithmetic, the update included
-  std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
+  std::vector<std::vector<double>> metrics = {};  // last stage, evaluation: the sums of each one
+  double busy_s = 0;                              // seconds of arithmetic, the update included
+  std::uint64_t peak_memory_bytes = 0;            // of the stage's process, so far
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
   std::string skipped;                   // why the step was left out; empty: it was not
   double loss_scale = 1;                 // that the step's loss was multiplied by
   std::uint64_t computed_again = 0;      // actions that its process had begun before
+  std::uint64_t peak_device_bytes = 0;   // of its process on its device, so far; 0 on the CPU
 
   static void fields(auto& self, auto& f) {
-    f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s,
+    f(self.step.epoch, self.step.step, self.losses, self.metrics, self.busy_s,
       self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale,
-      self.computed_again);
+      self.computed_again, self.peak_device_bytes);
   }
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/actor_control_block.hpp>
 #include <cstdint>
 #include <utility>
 
@@ -25,6 +26,15 @@ struct step_decision : engine::step_decision {
   step_decision(engine::step_decision decision) : engine::step_decision(std::move(decision)) {}
 };
 
+/// Another stage takes the place of a lost one, whose votes count no more, and votes as that one
+/// did. From the pipeline; never between nodes.
+struct replace_voter {
+  static constexpr auto declared = stays_here;
+
+  stage_id place = {};              // among those of all replicas
+  caf::strong_actor_ptr lost = {};  // a stage_actor
+};
+
 /// What is the scale, and since how many steps? From the pipeline; never between nodes.
 struct read_loss_scale {
   static constexpr auto declared = stays_here;
@@ -40,6 +50,7 @@ struct loss_scale_now {
   std::uint32_t applied = 0;  // see engine::loss_scaler
 };
 
-using step_end_messages = message_list<step_vote, step_decision, read_loss_scale, loss_scale_now>;
+using step_end_messages =
+    message_list<step_vote, step_decision, replace_voter, read_loss_scale, loss_scale_now>;
 
 }  // namespace troupe::actors

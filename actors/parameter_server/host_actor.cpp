@@ -17,6 +17,7 @@
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/stage/stage_module.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -82,8 +83,13 @@ caf::result<worker_built> on_worker(server_host_pointer self, const build_worker
   if (!order.coordinator)
     return to_caf({errc::bad_config, "an order for a worker names no coordinator"});
   const auto& parts = self->state.parts;
-  return worker_built{keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner,
-                                              order, parts.memory, parts.progress, parts.losses))};
+  const auto loss = engine::find_loss(parts.losses, order.loss);
+  if (!loss) return to_caf(loss.error());
+  const auto metrics = engine::find_metrics(parts.metrics, order.metrics);
+  if (!metrics) return to_caf(metrics.error());
+  return worker_built{
+      keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner, order,
+                              parts.memory, parts.progress, {.loss = *loss, .metrics = *metrics}))};
 }
 
 void end_built(server_host_pointer self) {

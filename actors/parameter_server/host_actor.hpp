@@ -9,6 +9,7 @@
 #include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
 #include "engine/model/loss.hpp"
+#include "engine/model/metric.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
@@ -23,6 +24,7 @@ struct server_host_parts {
   /// Told of the shards' and workers' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();
+  engine::metric_registry metrics = engine::built_in_metrics();
 };
 
 /// Spawns the actor that builds shards, coordinators and workers on this node when the driver asks.

@@ -41,16 +41,14 @@ class apprentice {
   static result<std::unique_ptr<apprentice>> make(
       caf::actor_system& system, std::shared_ptr<requester> ask, const learner_factory& make,
       const build_worker& order, std::shared_ptr<messages::shared_memory> memory,
-      const std::shared_ptr<progress_board>& progress, const engine::loss_registry& losses) {
-    const auto loss = engine::find_loss(losses, order.loss);
-    if (!loss) return tl::unexpected(loss.error());
+      const std::shared_ptr<progress_board>& progress, const engine::stage_options& how) {
     auto what = make(order);
     if (!what) return tl::unexpected(what.error());
     auto server = parameter_client::join(
         system, *ask, caf::actor_cast<coordinator_actor>(order.coordinator),
         {.rank = order.rank, .bf16_gradients = order.bf16_gradients, .memory = memory});
     if (!server) return tl::unexpected(server.error());
-    std::unique_ptr<apprentice> made(new apprentice(std::move(ask), std::move(*what), *loss,
+    std::unique_ptr<apprentice> made(new apprentice(std::move(ask), std::move(*what), how,
                                                     std::move(*server), std::move(memory)));
     if (auto fresh = made->refresh(); !fresh) return tl::unexpected(fresh.error());
     if (progress) progress->watch("arithmetic", made->doing_);
@@ -96,12 +94,12 @@ class apprentice {
   }
 
  private:
-  apprentice(std::shared_ptr<requester> ask, learner what, engine::loss_function loss,
+  apprentice(std::shared_ptr<requester> ask, learner what, const engine::stage_options& how,
              std::unique_ptr<parameter_client> server,
              std::shared_ptr<messages::shared_memory> memory)
       : ask_(std::move(ask)),
         data_(std::move(what.data)),
-        module_(std::move(what.layers), {.loss = std::move(loss)}),
+        module_(std::move(what.layers), how),
         server_(std::move(server)),
         memory_(std::move(memory)) {}
 
@@ -124,10 +122,10 @@ class apprentice {
     if (report.samples == 0) return {};
     const auto begin = clock::now();
     const engine::activity_scope scope(*doing_, forward_of(batch, report, true));
-    const auto outcome = module_.forward({{}, {report.step}}, engine::step_kind::evaluation, {},
-                                         batch.inputs, batch.labels, report.samples);
+    auto outcome = module_.forward({{}, {report.step}}, engine::step_kind::evaluation, {},
+                                   batch.inputs, batch.labels, report.samples);
     report.loss = outcome.loss;
-    report.correct = outcome.correct;
+    report.metrics = std::move(outcome.metrics);
     report.busy_s += std::chrono::duration<double>(clock::now() - begin).count();
     return {};
   }
@@ -291,7 +289,7 @@ worker_actor::behavior_type worker_behavior(worker_pointer self,
                                             const learner_factory& make, const build_worker& order,
                                             const std::shared_ptr<messages::shared_memory>& memory,
                                             const std::shared_ptr<progress_board>& progress,
-                                            const engine::loss_registry& losses) {
+                                            const engine::stage_options& how) {
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
@@ -305,10 +303,10 @@ worker_actor::behavior_type worker_behavior(worker_pointer self,
       [name = state.name, here = self->address()](const std::exception& problem) {
         end_because(here, name, problem);
       });
-  state.work->post([place = state.apprentice_, ask, make, order, memory, progress, losses,
+  state.work->post([place = state.apprentice_, ask, make, order, memory, progress, how,
                     system = &self->system()] {
     try {
-      *place = apprentice::make(*system, ask, make, order, memory, progress, losses);
+      *place = apprentice::make(*system, ask, make, order, memory, progress, how);
     } catch (const std::exception& problem) {
       *place = fail(errc::handler_failed, engine::reason_of(problem));
     }
@@ -332,9 +330,9 @@ worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> 
                           const learner_factory& make, const build_worker& order,
                           std::shared_ptr<messages::shared_memory> memory,
                           std::shared_ptr<progress_board> progress,
-                          const engine::loss_registry& losses) {
+                          const engine::stage_options& how) {
   return system.spawn(worker_behavior, std::move(ask), make, order, std::move(memory),
-                      std::move(progress), losses);
+                      std::move(progress), how);
 }
 
 }  // namespace troupe::actors

@@ -13,9 +13,12 @@
 #include "actors/remote/progress_board.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/layer.hpp"
-#include "engine/model/loss.hpp"
 #include "messages/base/error.hpp"
 #include "messages/link/shared_memory.hpp"
+
+namespace troupe::engine {
+struct stage_options;
+}  // namespace troupe::engine
 
 namespace troupe::actors {
 
@@ -31,12 +34,12 @@ using learner_factory = std::function<result<learner>(const build_worker&)>;
 
 /// Spawns a worker with a thread of its own, which opens the data, builds the model and joins the
 /// parameter server first: shares wait for that, and tell if it failed. Its gradients lie in
-/// `memory` (null: anywhere); `progress` is told of its thread (null: nobody is). `losses` has the
-/// one that the order names.
+/// `memory` (null: anywhere); `progress` is told of its thread (null: nobody is). `how`: its
+/// arithmetic, with the loss and the metrics that the order names.
 [[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                                         const learner_factory& make, const build_worker& order,
                                         std::shared_ptr<messages::shared_memory> memory,
                                         std::shared_ptr<progress_board> progress,
-                                        const engine::loss_registry& losses);
+                                        const engine::stage_options& how);
 
 }  // namespace troupe::actors

@@ -16,6 +16,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/recovery/departed_core.hpp"
 #include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/step/credits.hpp"
@@ -50,7 +51,7 @@ struct feeder_state {
   stage_actor last;
   std::uint32_t last_chunk = 0;
   bool logs = false;
-  std::vector<caf::strong_actor_ptr> departed;  // stages that were lost and replaced
+  departed_core<caf::strong_actor_ptr, same_actor> departed;
 };
 
 using feeder_pointer = feeder_actor::stateful_pointer<feeder_state>;
@@ -104,10 +105,7 @@ void on_batch(feeder_pointer self, const feed_batch& batch) {
 }
 
 void on_credit(feeder_pointer self, const credit& granted) {
-  if (std::ranges::any_of(self->state.departed, [&](const auto& each) {
-        return is_same_actor(each, self->current_sender());
-      }))
-    return;
+  if (self->state.departed.has_departed(self->current_sender())) return;
   const bool of_labels = granted.on == edge::target;
   auto& from = of_labels ? self->state.labels : self->state.inputs;
   const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
@@ -119,7 +117,7 @@ void on_credit(feeder_pointer self, const credit& granted) {
 acknowledged on_replace(feeder_pointer self, const replace_neighbour& what) {
   auto& state = self->state;
   const auto by = caf::actor_cast<stage_actor>(what.by);
-  state.departed.push_back(what.lost);
+  state.departed.replaced(what.lost);
   if (is_same_actor(state.first, what.lost)) {
     state.first = by;
     state.inputs.order.start_over(what.from);

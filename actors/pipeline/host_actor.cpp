@@ -113,10 +113,11 @@ result<std::vector<model_slice>> build_slices(const build_stage& order, const ho
   return slices;
 }
 
-result<engine::stage_options> stage_options(const build_stage& order,
-                                            const engine::loss_registry& losses) {
-  auto loss = engine::find_loss(losses, order.loss);
+result<engine::stage_options> stage_options(const build_stage& order, const host_parts& parts) {
+  auto loss = engine::find_loss(parts.losses, order.loss);
   if (!loss) return tl::unexpected(loss.error());
+  auto metrics = engine::find_metrics(parts.metrics, order.metrics);
+  if (!metrics) return tl::unexpected(metrics.error());
   if (const auto why = engine::open_device(order.device); !why.empty())
     return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) + ": device \"" +
                                       order.device + "\": " + why);
@@ -137,7 +138,8 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                .channels_last = order.channels_last,
                                .device = c10::Device(order.device),
                                .seed = order.seed,
-                               .idle_cores = order.idle_cores};
+                               .idle_cores = order.idle_cores,
+                               .metrics = std::move(*metrics)};
 }
 
 /// With the device that "auto" means here.
@@ -275,7 +277,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
                           const host_parts& parts) try {
   const auto order = with_device(given);
   const auto name = order.name.empty() ? "stage-" + std::to_string(order.stage.value) : order.name;
-  auto options = stage_options(order, parts.losses);
+  auto options = stage_options(order, parts);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts);
   if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);

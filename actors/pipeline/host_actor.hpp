@@ -11,6 +11,7 @@
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"
+#include "engine/model/metric.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
@@ -34,6 +35,7 @@ struct host_parts {
   /// Told of the stages' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();
+  engine::metric_registry metrics = engine::built_in_metrics();
   engine::data_registry data = engine::built_in_data();
   std::shared_ptr<const engine::collective_maker> collectives = {};  ///< See stage_blueprint.
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.

@@ -18,6 +18,7 @@
 #include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
+#include "engine/model/metric.hpp"
 #include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
@@ -400,18 +401,24 @@ result<step_outcome> pipeline::finish() {
   if (pending.kind == engine::step_kind::training) forget_before(pending.number);
   step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
   std::vector<double> losses(logical_, 0.0);
+  std::vector<std::vector<double>> metrics(logical_);
   for (std::size_t i = 0; i < reports->size(); ++i) {
     const auto& report = (*reports)[i];
     const auto first = i / layout_.stages * (logical_ / replicas_);
     for (std::size_t k = 0; k < report.losses.size() && first + k < losses.size(); ++k)
       losses[first + k] += report.losses[k];
-    outcome.correct += report.correct;
+    for (std::size_t k = 0; k < report.metrics.size() && first + k < metrics.size(); ++k)
+      engine::add_sums(metrics[first + k], report.metrics[k]);
     if (outcome.skipped.empty()) outcome.skipped = report.skipped;
     outcome.loss_scale = report.loss_scale;
     outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes,
-                              report.computed_again});
+                              report.computed_again, report.peak_device_bytes});
   }
   outcome.loss = engine::tree_sum(std::move(losses), std::plus<>());
+  outcome.metrics = engine::tree_sum(std::move(metrics), [](auto left, const auto& right) {
+    engine::add_sums(left, right);
+    return left;
+  });
   const auto now = steady_clock::now();
   outcome.seconds =
       std::chrono::duration<double>(now - std::max(pending.begun, last_finish_)).count();

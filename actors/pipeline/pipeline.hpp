@@ -41,13 +41,14 @@ struct stage_share {
   std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
   std::uint64_t peak_context_bytes = 0;  ///< Peak of what was kept for backwards in this step.
   std::uint64_t computed_again = 0;      ///< Actions that its process had begun before.
+  std::uint64_t peak_device_bytes = 0;   ///< Of its process on its device, so far; 0 on the CPU.
 };
 
 /// The outcome of one step.
 struct step_outcome {
   engine::step_key key;
-  double loss = 0;           ///< Mean over the batch.
-  std::int64_t correct = 0;  ///< Evaluation: samples classified correctly.
+  double loss = 0;                   ///< Mean over the batch.
+  std::vector<double> metrics = {};  ///< Evaluation: each one's sum over the batch's labels.
   std::int64_t samples = 0;
   std::string skipped = {};  ///< Why the step was skipped; empty: it was not.
   double loss_scale = 1;     ///< Training: the factor of its loss.
@@ -123,12 +124,12 @@ struct pipeline_options {
   std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
 
-/// What takes the place of a stage that was lost.
+/// What takes the place of a stage that was lost, or whose replay another loss has cut off.
 struct stage_replacement {
   std::size_t stage = 0;
   stage_actor by;                                                ///< Built, and not connected.
   std::map<std::uint64_t, caf::strong_actor_ptr> versions = {};  ///< Who has those of the lost one.
-  caf::strong_actor_ptr lost_keeper, keeper;  ///< In the lost process, and in that of `by`.
+  caf::strong_actor_ptr keeper;                                  ///< In the process of `by`.
 };
 
 /// Where the version is that a stage continues from.
@@ -205,13 +206,14 @@ class pipeline {
   /// training step was begun, and none of them is a dry run.
   [[nodiscard]] bool can_replay() const;
 
-  /// A stage was lost: another one adopts the version behind which the answers of the lost one are
-  /// missing, and does the steps since then again, evaluation steps only as far as a stage has not
+  /// Stages were lost: others adopt the version of all of them behind which their answers are
+  /// missing, and do the steps since then again, evaluation steps only as far as a stage has not
   /// done them, while all other stages go on and do nothing again. Returns the first step, among
-  /// training steps, that is done again: the last one, or one before. Errors, after which
-  /// the pipeline cannot go on: stale where no version fits, or a stage has forgotten what it sent;
-  /// those of the stages and keepers; peer_lost.
-  [[nodiscard]] result<std::uint64_t> replay(const stage_replacement& with);
+  /// training steps, that is done again: the last one, or one before. Errors: peer_lost where
+  /// another stage is lost meanwhile, after which it may be called once more, with all of these
+  /// places and the lost ones. And those after which the pipeline cannot go on: stale where no
+  /// version fits, or a stage has forgotten what it sent; those of the stages and keepers.
+  [[nodiscard]] result<std::uint64_t> replay(const std::vector<stage_replacement>& lost);
 
   /// Steps begun and not finished.
   [[nodiscard]] std::size_t under_way() const noexcept { return under_way_.size(); }
@@ -320,6 +322,7 @@ class pipeline {
 
  private:
   using step_answers = future<std::vector<stage_done>>;  // one a stage, or the first error
+  using replacements = std::vector<stage_replacement>;
   class open_steps;
   struct pending_step {
     engine::step_key key;
@@ -329,6 +332,16 @@ class pipeline {
     std::chrono::steady_clock::time_point begun;
     std::vector<future<stage_done>> of_stages;
     step_answers answers;
+  };
+  /// A training step that a stage does again.
+  struct repeated_step {
+    std::size_t place = 0;
+    std::uint64_t number = 0;
+    future<stage_done> answer;
+  };
+  /// Who was in a place and in its process, as far as others know.
+  struct known_there {
+    caf::strong_actor_ptr stage, keeper;
   };
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
@@ -382,13 +395,18 @@ class pipeline {
   [[nodiscard]] const run_stage* order_of(std::uint64_t number) const;
   [[nodiscard]] result<void> check_shares(std::size_t stage, std::uint64_t version) const;
   [[nodiscard]] bool is_done_around(const pending_step& step, std::size_t stage) const;
-  [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
-  void put_in_place(const stage_replacement& with);
+  [[nodiscard]] result<void> replace_voters(const replacements& lost);
+  [[nodiscard]] result<std::uint64_t> version_for(const replacements& lost) const;
+  /// Returns what the other stages are to be told.
+  [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with);
   /// The loss of that stage fails the steps under way.
   void watch(std::size_t place);
-  [[nodiscard]] result<void> prepare(const stage_replacement& with, std::uint64_t version);
+  [[nodiscard]] result<void> prepare(const replacements& lost, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
-  [[nodiscard]] result<void> tell_others(const replace_neighbour& what, std::size_t stage);
+  [[nodiscard]] result<void> tell_others(const std::vector<replace_neighbour>& what,
+                                         const replacements& lost);
+  [[nodiscard]] result<void> resume(const std::vector<replace_neighbour>& what,
+                                    const replacements& lost);
   /// A stage whose arithmetic has thrown sends nothing any more. Where it can be replaced all steps
   /// under way fail with that, as if it were lost: others may wait for it. `answer`: of that stage.
   void watch_work(std::size_t place, const future<stage_done>& answer);
@@ -414,6 +432,9 @@ class pipeline {
   // That a stage may have to be given again, by replica.
   std::map<engine::step_key, std::vector<run_stage>> orders_;
   engine::replay_window window_;
+  std::vector<repeated_step> repeated_;
+  std::map<std::size_t, known_there> not_told_;           // by place: of other stages
+  std::map<std::size_t, caf::strong_actor_ptr> not_fed_;  // the same of feeders
   engine::plan_book::planner planner_;
   engine::plan_book plans_;
   std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together

@@ -1,7 +1,8 @@
-// What a pipeline does where one stage alone is lost: another one does its last steps again.
+// What a pipeline does where stages are lost: others do their last steps again.
 
 #include <algorithm>
 #include <caf/send.hpp>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/step_end.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
 #include "engine/step/stage_core.hpp"
 #include "messages/base/log.hpp"
@@ -24,12 +26,39 @@ bool has_answered(const future<stage_done>& answer) {
   return answer.ready() && answer.get().has_value();
 }
 
+/// NaN is NaN.
+bool are_same(const std::vector<std::vector<double>>& some,
+              const std::vector<std::vector<double>>& others) {
+  const auto is_same = [](double one, double other) {
+    return one == other || (std::isnan(one) && std::isnan(other));
+  };
+  return std::ranges::equal(some, others, [&](const auto& one, const auto& other) {
+    return std::ranges::equal(one, other, is_same);
+  });
+}
+
 /// Of a step that all stages have done, or whose answer came before the stage was lost.
 void check_same(const engine::step_key& key, const stage_done& before, const stage_done& again) {
   if (before.losses != again.losses || before.skipped != again.skipped ||
-      before.correct != again.correct)
+      !are_same(before.metrics, again.metrics))
     log::error(engine::to_string(key) +
                " was done again by one stage, and is not what it was before");
+}
+
+bool is_among(std::size_t place, const std::vector<stage_replacement>& lost) {
+  return std::ranges::find(lost, place, &stage_replacement::stage) != lost.end();
+}
+
+/// Waits for all answers, also where one is an error: what was told is known then wherever it is
+/// not refused. Errors: a refusal, or else the loss of a stage.
+result<void> answered_by_all(const std::vector<future<acknowledged>>& answers) {
+  result<void> outcome;
+  for (const auto& each : answers) {
+    const auto answer = each.get();
+    if (!answer && (outcome || outcome.error().code == errc::peer_lost))
+      outcome = tl::unexpected(answer.error());
+  }
+  return outcome;
 }
 
 }  // namespace
@@ -88,21 +117,38 @@ bool pipeline::is_done_around(const pending_step& step, std::size_t stage) const
   return true;
 }
 
-/// The newest one that is before the last training step, and not behind an answer that never came.
-result<std::uint64_t> pipeline::version_for(const stage_replacement& with) const {
-  const auto missing = std::ranges::find_if_not(
-      under_way_, [&](const pending_step& each) { return is_done_around(each, with.stage); });
-  const auto due =
-      missing == under_way_.end() ? training_steps_ : std::min(missing->number, training_steps_);
-  const auto after = with.versions.lower_bound(due);
-  if (after == with.versions.begin())
-    return fail(errc::stale, "no version is kept of the stage before step " + std::to_string(due));
-  const auto version = std::prev(after)->first;
-  if (!order_of(version + 1))
-    return fail(errc::stale, "its newest version is that of step " + std::to_string(version) +
-                                 ", and step " + std::to_string(version + 1) +
-                                 " is not remembered");
-  return version;
+/// No step is decided from now on that one of them has not voted on again: others forget nothing
+/// that it may need.
+result<void> pipeline::replace_voters(const replacements& lost) {
+  std::vector<future<acknowledged>> told;
+  for (const auto& each : lost)
+    told.push_back(ask_->request<acknowledged>(
+        coordinator_,
+        replace_voter{{static_cast<std::uint32_t>(each.stage)},
+                      caf::actor_cast<caf::strong_actor_ptr>(stages_.at(each.stage))},
+        usual_deadlines.transfer));
+  return answered_by_all(told);
+}
+
+result<std::uint64_t> pipeline::version_for(const replacements& lost) const {
+  engine::lost_stages known{.begun = training_steps_};
+  for (const auto& with : lost) {
+    auto& versions = known.versions.emplace_back();
+    for (const auto& [step, keeper] : with.versions) versions.push_back(step);
+    for (const auto& step : under_way_)
+      if (!is_done_around(step, with.stage)) known.unanswered.push_back(step.number);
+  }
+  for (const auto& each : repeated_)
+    if (!is_among(each.place, lost) && !has_answered(each.answer))
+      known.unanswered.push_back(each.number);
+  const auto version = engine::version_for(known);
+  if (!version)
+    return fail(errc::stale, "no version is kept of each lost stage that it can start from");
+  if (!order_of(*version + 1))
+    return fail(errc::stale, "the newest version that it can start from is that of step " +
+                                 std::to_string(*version) + ", and step " +
+                                 std::to_string(*version + 1) + " is not remembered");
+  return *version;
 }
 
 /// A stage without any micro-batch of a step would end it, and tell its replicas, before they know
@@ -139,26 +185,50 @@ void pipeline::watch(std::size_t place) {
           });
 }
 
-void pipeline::put_in_place(const stage_replacement& with) {
-  stages_.at(with.stage) = with.by;
-  watch(with.stage);
-  for (auto& each : options_.keepers) std::ranges::replace(each, with.lost_keeper, with.keeper);
+replace_neighbour pipeline::put_in_place(const stage_replacement& with) {
+  const auto place = with.stage;
+  const known_there before{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(place)),
+                           options_.keepers.at(place).front()};
+  const auto& known = not_told_.try_emplace(place, before).first->second;
+  not_fed_.try_emplace(place, before.stage);
+  stages_.at(place) = with.by;
+  watch(place);
+  for (auto& each : options_.keepers) std::ranges::replace(each, before.keeper, with.keeper);
+  std::erase_if(repeated_, [place](const auto& each) { return each.place == place; });
+  const bool has_moved = known.keeper != with.keeper;
+  return {.lost = known.stage,
+          .by = caf::actor_cast<caf::strong_actor_ptr>(with.by),
+          .lost_keeper = has_moved ? known.keeper : caf::strong_actor_ptr(),
+          .keeper = with.keeper};
 }
 
-result<void> pipeline::prepare(const stage_replacement& with, std::uint64_t version) {
-  const auto place = static_cast<std::uint32_t>(with.stage);
-  const auto stage = place % layout_.stages;
-  const auto around = surroundings_of(stage, place / layout_.stages, replicas_of(stage));
-  if (auto done = ask<acknowledged>(with.by, around); !done) return tl::unexpected(done.error());
-  const adopt_version what{with.versions.at(version), place, version};
-  if (auto done = ask<acknowledged>(with.by, what); !done) return tl::unexpected(done.error());
+/// All of them at once, and each knows the others.
+result<void> pipeline::prepare(const replacements& lost, std::uint64_t version) {
   const auto plans = plans_.all();
   if (!plans) return tl::unexpected(plans.error());
-  for (const auto& [number, kind, plan] : *plans) {
-    const announce_plan told{number, kind, plan.microbatches, plan.chunks, plan.stages.at(stage)};
-    if (auto done = ask<acknowledged>(with.by, told); !done) return tl::unexpected(done.error());
+  std::vector<future<acknowledged>> connected, adopted, planned;
+  for (const auto& with : lost) {
+    const auto place = static_cast<std::uint32_t>(with.stage);
+    const auto stage = place % layout_.stages;
+    connected.push_back(ask_->request<acknowledged>(
+        with.by, surroundings_of(stage, place / layout_.stages, replicas_of(stage)),
+        usual_deadlines.transfer));
   }
-  return {};
+  if (auto done = answered_by_all(connected); !done) return done;
+  for (const auto& with : lost)
+    adopted.push_back(ask_->request<acknowledged>(
+        with.by,
+        adopt_version{with.versions.at(version), static_cast<std::uint32_t>(with.stage), version},
+        usual_deadlines.transfer));
+  if (auto done = answered_by_all(adopted); !done) return done;
+  for (const auto& with : lost)
+    for (const auto& [number, kind, plan] : *plans)
+      planned.push_back(
+          ask_->request<acknowledged>(with.by,
+                                      announce_plan{number, kind, plan.microbatches, plan.chunks,
+                                                    plan.stages.at(with.stage % layout_.stages)},
+                                      usual_deadlines.transfer));
+  return answered_by_all(planned);
 }
 
 /// The stage stores the version first, which its votes wait for.
@@ -176,6 +246,7 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
     if (*scaler && trains && run.number == version + 1) run.loss_scale = (*scaler)->scale;
     auto answer = ask_->request<stage_done>(by, run, usual_deadlines.step);
     answers.push_back(answer);
+    if (trains) repeated_.push_back({stage, run.number, answer});
     const auto pending = std::ranges::find(under_way_, key, &pending_step::key);
     if (pending == under_way_.end()) continue;
     auto& before = pending->of_stages.at(stage);
@@ -188,47 +259,65 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
     if (is_known && trains) continue;
     before = std::move(answer);
   }
-  for (auto& each : under_way_) {
-    each.answers = all(each.of_stages);
-    open_->add(each.answers);
-  }
   for (const auto& each : answers) watch_work(stage, each);
   // Once it is answered the stage has begun the steps.
   return ask<acknowledged>(by, resume_edges{}).map([](const auto&) {});
 }
 
-result<void> pipeline::tell_others(const replace_neighbour& what, std::size_t stage) {
+result<void> pipeline::tell_others(const std::vector<replace_neighbour>& what,
+                                   const replacements& lost) {
   std::vector<future<acknowledged>> told;
-  for (std::size_t i = 0; i < stages_.size(); ++i)
-    if (i != stage)
-      told.push_back(ask_->request<acknowledged>(stages_[i], what, usual_deadlines.transfer));
-  if (auto done = all(std::move(told)).get(); !done) return tl::unexpected(done.error());
-  std::vector<future<acknowledged>> resumed;
-  for (std::size_t i = 0; i < stages_.size(); ++i)
-    if (i != stage)
-      resumed.push_back(
-          ask_->request<acknowledged>(stages_[i], resume_edges{}, usual_deadlines.transfer));
-  for (const auto& each : feeders_)
-    resumed.push_back(ask_->request<acknowledged>(each, what, usual_deadlines.transfer));
-  return all(std::move(resumed)).get().map([](const auto&) {});
+  for (std::size_t place = 0; place < stages_.size(); ++place)
+    for (const auto& each : what)
+      if (!is_among(place, lost))
+        told.push_back(ask_->request<acknowledged>(stages_[place], each, usual_deadlines.transfer));
+  not_told_.clear();
+  return answered_by_all(told);
 }
 
-result<std::uint64_t> pipeline::replay(const stage_replacement& with) {
-  const auto version = version_for(with);
+result<void> pipeline::resume(const std::vector<replace_neighbour>& what,
+                              const replacements& lost) {
+  std::vector<future<acknowledged>> resumed;
+  for (std::size_t place = 0; place < stages_.size(); ++place)
+    if (!is_among(place, lost))
+      resumed.push_back(
+          ask_->request<acknowledged>(stages_[place], resume_edges{}, usual_deadlines.transfer));
+  for (std::size_t i = 0; i < what.size(); ++i) {
+    auto fed = what[i];
+    fed.lost = not_fed_.at(lost[i].stage);
+    for (const auto& each : feeders_)
+      resumed.push_back(ask_->request<acknowledged>(each, fed, usual_deadlines.transfer));
+  }
+  not_fed_.clear();
+  return answered_by_all(resumed);
+}
+
+result<std::uint64_t> pipeline::replay(const replacements& lost) {
+  if (auto done = replace_voters(lost); !done) return tl::unexpected(done.error());
+  std::erase_if(repeated_, [](const auto& each) { return has_answered(each.answer); });
+  const auto version = version_for(lost);
   if (!version) return tl::unexpected(version.error());
-  if (auto fit = check_shares(with.stage, *version); !fit) return tl::unexpected(fit.error());
+  for (const auto& with : lost)
+    if (auto fit = check_shares(with.stage, *version); !fit) return tl::unexpected(fit.error());
+  const auto from = order_of(*version + 1)->step;
   const engine::step_key next{{}, {last_step_}};
-  const replace_neighbour what{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(with.stage)),
-                               caf::actor_cast<caf::strong_actor_ptr>(with.by),
-                               order_of(*version + 1)->step,
-                               under_way_.empty() ? next : under_way_.front().key,
-                               with.lost_keeper,
-                               with.keeper};
-  forget_evaluations(what.done_before);
-  put_in_place(with);
-  auto done = prepare(with, *version)
-                  .and_then([&] { return order_again(with.stage, *version); })
-                  .and_then([&] { return tell_others(what, with.stage); });
+  const auto done_before = under_way_.empty() ? next : under_way_.front().key;
+  forget_evaluations(done_before);
+  std::vector<replace_neighbour> what;
+  for (const auto& with : lost) {
+    what.push_back(put_in_place(with));
+    what.back().from = from;
+    what.back().done_before = done_before;
+  }
+  auto done = prepare(lost, *version);
+  for (const auto& with : lost)
+    if (done) done = order_again(with.stage, *version);
+  for (auto& each : under_way_) {
+    each.answers = all(each.of_stages);
+    open_->add(each.answers);
+  }
+  if (done) done = tell_others(what, lost);
+  if (done) done = resume(what, lost);
   if (!done) return tl::unexpected(done.error());
   return *version + 1;
 }

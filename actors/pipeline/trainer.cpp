@@ -11,6 +11,7 @@
 #include "actors/pipeline/data_actor.hpp"
 #include "actors/recovery/failed_work.hpp"
 #include "engine/data/sampler.hpp"
+#include "engine/model/metric.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -183,10 +184,9 @@ class run_state {
       }
     }
     if (abandoned_) return {};
-    const auto samples = static_cast<double>(totals_.samples);
-    const auto labels = samples * static_cast<double>(run_.labels);
-    events_.on_evaluation(
-        {finished_, static_cast<double>(totals_.correct) / labels, totals_.loss / samples});
+    const auto labels = static_cast<double>(totals_.samples * run_.labels);
+    for (auto& each : totals_.metrics) each /= labels;
+    events_.on_evaluation({finished_, totals_.metrics});
     return {};
   }
 
@@ -199,15 +199,13 @@ class run_state {
     if (!outcome) return tl::unexpected(outcome.error());
     if (abandoned_) return {};
     totals_.samples += outcome->samples;
-    totals_.correct += outcome->correct;
-    totals_.loss += outcome->loss * static_cast<double>(outcome->samples);
+    engine::add_sums(totals_.metrics, outcome->metrics);
     return {};
   }
 
   struct evaluation_totals {
     std::int64_t samples = 0;
-    std::int64_t correct = 0;
-    double loss = 0;  // summed over samples
+    std::vector<double> metrics = {};  // summed over labels
   };
 
   requester ask_;

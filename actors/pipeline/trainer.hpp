@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "actors/pipeline/pipeline.hpp"
 #include "engine/data/dataset.hpp"
@@ -30,8 +31,8 @@ struct training {
 
 struct evaluation {
   std::uint64_t steps = 0;  ///< Before it.
-  double accuracy = 0;      ///< 0 to 1
-  double loss = 0;          ///< Mean over the test split.
+  /// Each metric's mean over the labels of the test split, in the order of the stages' orders.
+  std::vector<double> metrics = {};
 };
 
 /// Callbacks of a run, in the calling thread.

@@ -49,7 +49,7 @@ void perform_group(engine::stage_module& module, const engine::start_action& wha
   const auto& streams = module.streams();
   engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
   if (action.kind == action_kind::forward) {
-    auto forward = pass.forward(in.input.tensor, in.labels, batch_size);
+    auto forward = pass.forward(in.input.tensor, in.labels.tensor, batch_size);
     out({key, action, std::move(forward.activation)}, streams);
     if (module.options().is_last) outcome.losses = std::move(forward.losses);
   } else if (action.kind != action_kind::weight_gradient) {
@@ -79,10 +79,10 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
       perform_group(module, what, batch_size, *group, in, out, outcome);
     } else if (action.kind == action_kind::forward) {
       auto forward = module.forward(key, kind, action.microbatch, take(streams, in.input),
-                                    streams.take(in.labels, {}), batch_size);
+                                    take(streams, in.labels), batch_size);
       out({key, action, std::move(forward.activation)}, streams);
       if (module.options().is_last)
-        outcome.losses.push_back({action.microbatch, forward.loss, forward.correct});
+        outcome.losses.push_back({action.microbatch, forward.loss, std::move(forward.metrics)});
     } else if (action.kind != action_kind::weight_gradient) {
       auto gradient = module.backward_input(key, action.microbatch, take(streams, in.gradient));
       out({key, action, std::move(gradient)}, streams);
@@ -182,8 +182,12 @@ bool fetch_losses(stage_pointer self, const engine::step_key& key) {
 }
 
 result<void> add_loss(stage_pointer self, announced_step& step, const engine::microbatch_loss& of) {
-  step.report.losses.at(logical_of(step.order, of.microbatch)) += of.loss;
-  step.report.correct += of.correct;
+  const auto logical = logical_of(step.order, of.microbatch);
+  step.report.losses.at(logical) += of.loss;
+  if (!of.metrics.empty()) {
+    step.report.metrics.resize(step.report.losses.size());
+    engine::add_sums(step.report.metrics.at(logical), of.metrics);
+  }
   if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
   return self->state.end.core.loss_not_finite(
       step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +

@@ -40,6 +40,7 @@ void answer(stage_pointer self, const step_key& key) {
   auto& [order, report, promise, groups] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
+  report.peak_device_bytes = engine::peak_bytes_on(self->state.streams->device()).value_or(0);
   for (const auto& module : self->state.modules)
     report.peak_context_bytes += module->take_peak_context_bytes();
   promise.deliver(report);
@@ -216,7 +217,7 @@ void on_activation(stage_pointer self, const activation& in) {
 }
 
 void on_target(stage_pointer self, const target& in) {
-  self->state.inbox[in.key].labels = in.labels;
+  self->state.inbox[in.key].labels = arrive(self->state, in.labels, {});
   const auto& [step, microbatch, chunk] = in.key;
   perform_effects(self, self->state.core.target_arrived(step, microbatch, chunk));
 }

@@ -1,6 +1,5 @@
 #include "actors/stage/stage_replay.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -60,9 +59,7 @@ void point_to(stage_state& state, const caf::strong_actor_ptr& lost,
 }  // namespace
 
 bool has_departed(stage_pointer self) {
-  return std::ranges::any_of(self->state.replay.departed, [&](const auto& each) {
-    return is_same_actor(each, self->current_sender());
-  });
+  return self->state.replay.departed.has_departed(self->current_sender());
 }
 
 bool is_repeat(stage_pointer self, engine::edge on, const microbatch_key& key) {
@@ -121,7 +118,7 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
     return to_caf({errc::stale, state.name + ": it does a step before " +
                                     engine::to_string(what.from) + " again itself"});
   point_to(state, what.lost, what.by);
-  replay.departed.push_back(what.lost);
+  replay.departed.replaced(what.lost);
   state.core.start_over(edges, what.from);
   state.end.core.start_over(parameters, what.from);
   for (const auto& each : replay.ties)

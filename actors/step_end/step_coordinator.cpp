@@ -9,7 +9,10 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/base/same_actor.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/messages/step_end.hpp"
+#include "actors/recovery/departed_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -19,6 +22,7 @@ struct step_coordinator_state {
   std::map<engine::step_key, std::vector<caf::typed_response_promise<step_decision>>> waiting;
   // For the loss scale after a step, by its number.
   std::multimap<std::uint64_t, caf::typed_response_promise<loss_scale_now>> expecting;
+  departed_core<caf::strong_actor_ptr, same_actor> departed;
 };
 
 using step_coordinator_pointer = step_coordinator_actor::stateful_pointer<step_coordinator_state>;
@@ -34,6 +38,8 @@ void tell_scale(step_coordinator_state& state, std::uint64_t number) {
 
 caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vote& vote) {
   auto& state = self->state;
+  if (state.departed.has_departed(self->current_sender()))
+    return to_caf({errc::stale, "a vote of a stage whose place another one has taken"});
   const auto decision = state.core.hear(vote);
   if (!decision) return to_caf(decision.error());
   auto promise = self->make_response_promise<step_decision>();
@@ -66,6 +72,11 @@ step_coordinator_actor::behavior_type step_coordinator_behavior(
   end_when_thrown(*self, "the coordinator of the steps");
   return {
       [self](const step_vote& vote) { return on_vote(self, vote); },
+      [self](const replace_voter& what) {
+        self->state.departed.replaced(what.lost);
+        self->state.core.vote_again(what.place);
+        return acknowledged{};
+      },
       [self](const read_loss_scale& what) { return on_read_scale(self, what); },
   };
 }

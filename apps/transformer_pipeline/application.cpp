@@ -27,7 +27,7 @@ gpt_options options_of(const cluster::trainer_config& config) {
 /// exp of the mean loss of a byte: among how many equally likely bytes it is as good as guessing.
 std::string perplexity(const cluster::evaluation_report& of) {
   return format("perplexity after step %llu: %.3f", static_cast<unsigned long long>(of.eval_step),
-                std::exp(of.eval_loss));
+                std::exp(of.value_of("loss").value()));
 }
 
 result<std::string> sample(const application::predictor& predict,

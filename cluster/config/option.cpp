@@ -92,7 +92,8 @@ bool is_short_integer(const std::string& word) {
 }
 
 accepted<option_value> check_list(const option& entry, const std::vector<std::string>& words) {
-  if (std::get<list_field>(entry.field).numbers) {
+  const auto& field = std::get<list_field>(entry.field);
+  if (field.numbers) {
     const auto wrong = std::ranges::find_if_not(words, is_short_integer);
     if (wrong != words.end())
       return refuse("expected " + std::string(kind_name(entry)) + ", got " + in_quotes(*wrong) +
@@ -100,7 +101,7 @@ accepted<option_value> check_list(const option& entry, const std::vector<std::st
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i].empty()) return refuse("name " + std::to_string(i + 1) + " of the list is empty");
-    for (std::size_t j = 0; j < i; ++j)
+    for (std::size_t j = 0; j < i && !field.repeats; ++j)
       if (words[i] == words[j]) return refuse(in_quotes(words[i]) + " stands in the list twice");
   }
   return words;

@@ -46,6 +46,7 @@ struct list_field {
   std::function<void(trainer_config&, const std::vector<std::string>&)> set;
   std::function<std::vector<std::string>(const trainer_config&)> get;
   bool numbers = false;  ///< In a file its elements are whole numbers, not texts.
+  bool repeats = false;  ///< A word may stand in it more than once.
 };
 
 /// What a user may set, said once: the flags, the TOML reader and the help come from it.

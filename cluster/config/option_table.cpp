@@ -48,6 +48,16 @@ list_field partitions() {
           }};
 }
 
+// One for all stages, or one each.
+list_field devices() {
+  list_field field = list(&pipeline_config::devices);
+  field.set = [](trainer_config& c, const std::vector<std::string>& value) {
+    c.pipeline.devices = value.empty() ? std::vector<std::string>{""} : value;
+  };
+  field.repeats = true;
+  return field;
+}
+
 // Of two run lengths the one set last counts.
 template <class Access, class Other>
 integer_field run_length(Access at, Other rival) {
@@ -121,10 +131,10 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
       {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
        "Compute weight gradients on idle cores, if stages have one compute thread",
        on_off(&pipeline_config::idle_cores)},
-      {"pipeline", "device", "--device", "", "DEVICE",
+      {"pipeline", "device", "--device", "", "DEVICE,..",
        "Device of the stages: cpu, cuda:N for GPU N, or auto: a GPU for each stage of a machine, "
-       "or the CPU where there is none",
-       text(&pipeline_config::device)},
+       "or the CPU where there is none; a list names one for each stage",
+       devices()},
       {"pipeline", "stages_in", "--stages-in", "", "KIND",
        "Whether stages run in processes of their own or in threads of one process",
        choice(&pipeline_config::stages_in)},
@@ -332,8 +342,8 @@ std::vector<option> observe_options() {
        "File for one JSON object per step and evaluation; an existing file is kept as FILE.old",
        text(&observe_config::json)},
       of_stages({"observe", "predict", "--predict", "--no-predict", "",
-                 "Predict the step time from a profile of the layers, and compare it with the "
-                 "measured one at the end",
+                 "Predict the step time, and the memory of stages on GPUs, from a profile of the "
+                 "layers, and compare them with the measured ones at the end",
                  on_off(&observe_config::predict)}),
       of_stages({"observe", "save_profile", "--save-profile", "", "FILE",
                  "File for a profile of the layers, for `troupe plan --profile`",

@@ -97,6 +97,10 @@ std::vector<std::string> stage_names_of(const pipeline_config& config) {
   return names;
 }
 
+const std::string& device_of_stage(const pipeline_config& config, std::size_t place) {
+  return config.devices[place % config.devices.size()];
+}
+
 bool is_gpu(std::string_view device) {
   const auto choice = engine::parse_device(device);
   return choice && choice->what == engine::device_choice::kind::cuda;
@@ -104,14 +108,15 @@ bool is_gpu(std::string_view device) {
 
 bool are_stages_on_gpus(const trainer_config& config) {
   const auto& nodes = config.cluster.nodes;
-  if (nodes.empty()) return is_gpu(config.pipeline.device);
+  if (nodes.empty()) return std::ranges::all_of(config.pipeline.devices, is_gpu);
   return std::ranges::all_of(nodes, [&](const node_entry& node) {
     return devices_of(node, config.pipeline) != node_devices::none;
   });
 }
 
 node_devices devices_of(const node_entry& node, const pipeline_config& pipeline) {
-  const auto& device = node.device.empty() ? pipeline.device : node.device;
+  // Where there are nodes the pipeline has no list.
+  const auto& device = node.device.empty() ? pipeline.devices.front() : node.device;
   if (is_gpu(device)) return node_devices::shared;
   return device == "auto" && node.device_memory_mib > 0 ? node_devices::own : node_devices::none;
 }
@@ -199,11 +204,11 @@ std::vector<device_seat> seats_of_stages(const trainer_config& config, unsigned 
   const auto& nodes = config.cluster.nodes;
   const auto places = nodes.empty() ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
                                     : node_of_stages(config, cores);
-  std::vector<device_seat> seats(config.pipeline.stages * config.pipeline.replicas,
-                                 {.device = config.pipeline.device});
+  std::vector<device_seat> seats(config.pipeline.stages * config.pipeline.replicas);
   std::map<std::string, std::uint32_t> taken;  // by machine
   std::vector<std::string> machines(seats.size());
   for (std::size_t i = 0; i < seats.size(); ++i) {
+    seats[i].device = device_of_stage(config.pipeline, i);
     if (places && i < places->size()) {
       const auto& node = nodes[places->at(i)];
       if (!node.device.empty()) seats[i].device = node.device;

@@ -53,10 +53,10 @@ struct pipeline_config {
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
   int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
   placement stages_in = placement::processes;
-  std::string device = "cpu";                ///< What the stages compute on: see parse_device.
-  std::uint32_t chunks = 0;                  ///< Of each stage; 0: the least the schedule takes.
-  std::filesystem::path schedule_file = {};  ///< A plan to follow; empty: the generator's.
-  std::optional<engine::plan> plan = {};     ///< What the file says.
+  std::vector<std::string> devices = {"cpu"};  ///< Of the stages: see device_of_stage.
+  std::uint32_t chunks = 0;                    ///< Of each stage; 0: the least the schedule takes.
+  std::filesystem::path schedule_file = {};    ///< A plan to follow; empty: the generator's.
+  std::optional<engine::plan> plan = {};       ///< What the file says.
   cluster::partition partition = cluster::partition::even;
   std::uint64_t memory_mib = 0;  ///< Cap of a stage's memory for partition `automatic`; 0: none.
   std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
@@ -243,6 +243,11 @@ struct trainer_config {
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
 /// 0 an equal share, so that the stages of all replicas never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
+
+/// What a stage computes on, if its node does not say it (see parse_device): the one device of all
+/// stages, or its own in a list of those of one replica, or of all. `place`: among the stages of
+/// all replicas, those of one after those of another.
+[[nodiscard]] const std::string& device_of_stage(const pipeline_config& config, std::size_t place);
 
 /// Whether this names a GPU; "auto" does not.
 [[nodiscard]] bool is_gpu(std::string_view device);

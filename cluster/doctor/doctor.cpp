@@ -17,6 +17,7 @@
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/open_files.hpp"
+#include "cluster/membership/agent_start.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -146,8 +147,7 @@ void add_shared_folder(tour& all, const trainer_config& config, const run_needs&
 }
 
 /// Open files, sockets and shared memory of the run's processes.
-void note_what_links_take(tour& all, const trainer_config& config) {
-  const std::uint64_t processes = std::uint64_t{config.pipeline.stages} * config.pipeline.replicas;
+void note_what_links_take(tour& all, const trainer_config& config, std::uint64_t processes) {
   const bool is_inside = !opens_port(all.plan.link.transport);
   const bool has_inside_door = all.plan.link.transport == transport::mixed;
   for (auto& node : all.nodes) {
@@ -187,6 +187,18 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
   }
 }
 
+/// Of a parameter server's run: all of its processes are the trainer's children.
+void place_processes_in(tour& all, const run_needs& needs) {
+  auto& who = all.nodes.front().who;
+  for (const auto threads : needs.threads_of_processes) {
+    all.places.push_back(0);
+    ++who.server_processes;
+    who.threads += threads;
+  }
+  who.what_is_needed = needs.of_what;
+  who.needed_bytes = std::reduce(needs.stage_bytes.begin(), needs.stage_bytes.end());
+}
+
 /// Has the machine of the stage that is to read the data open them; where the trainer is to, the
 /// data are open already. Of stages that others start nothing is known.
 void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
@@ -195,7 +207,8 @@ void ask_for_data(tour& all, const trainer_config& config, const data_of& data) 
   all.nodes[all.places.at(**stage)].data = data(config);
 }
 
-tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs& needs) {
+tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs& needs,
+                  bool has_stages) {
   tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}, .edges = {}};
   all.transport = name_of(transport_of(all.plan.link));
   visited trainer;
@@ -221,10 +234,17 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
       node.listen = {all.transport, host.listen, host_of(all.plan.listen)};
     all.nodes.push_back(std::move(node));
   }
+  if (!has_stages) {
+    place_processes_in(all, needs);
+    note_what_links_take(all, config, needs.threads_of_processes.size());
+    return all;
+  }
   place_stages_in(all, config, needs);
   add_slice_folders(all, config, needs);
   add_shared_folder(all, config, needs);
-  if (config.pipeline.stages_in == placement::processes) note_what_links_take(all, config);
+  if (config.pipeline.stages_in == placement::processes)
+    note_what_links_take(all, config,
+                         std::uint64_t{config.pipeline.stages} * config.pipeline.replicas);
   return all;
 }
 
@@ -255,7 +275,7 @@ void open_data_on(visited& node) {
   facts.data_error = found ? found->data_error : facts.data_source + ": " + found.error().text;
 }
 
-/// Reaches a node, has its facts, and has it listen.
+/// Reaches a node, and has its facts.
 void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) {
   if (!node.who.lost.empty()) return;
   auto opened = node_visit::open(plan, node.host, examiners);
@@ -274,9 +294,14 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   }
   facts->asked_ns = asked_at;
   facts->answered_ns = wall_clock_ns();
+  node.host.addresses = facts->addresses;
   node.who.facts = std::move(*facts);
   open_data_on(node);
-  if (lacks_listening(*node.who.facts, plan)) return;
+}
+
+/// Has a node whose facts are known listen.
+void have_it_listen(visited& node, const agent_plan& plan) {
+  if (!node.who.facts || lacks_listening(*node.who.facts, plan)) return;
   const auto listens = node.visit->begin(node.listen, listen_patience);
   const auto where =
       listens.error.empty() ? decode_edge(listens.lines) : fail(errc::io_failed, listens.error);
@@ -365,11 +390,26 @@ finding of_plan(const char* topic, const error& why, const char* otherwise) {
   return {severity::error, topic, "", what, remedy.empty() ? otherwise : remedy};
 }
 
+/// As the launcher does, once all agents have said their addresses.
+void choose_networks(tour& all) {
+  std::vector<agent_host*> hosts;
+  std::vector<visited*> nodes;
+  for (auto& node : all.nodes) {
+    if (node.listen.peer.empty() || !node.who.facts) continue;
+    hosts.push_back(&node.host);
+    nodes.push_back(&node);
+  }
+  static_cast<void>(choose_listening(hosts, all.plan.agents));  // each edge says its address
+  for (auto* const node : nodes) node->listen.wanted = node->host.listen;
+}
+
 /// Visits all nodes, and tries and measures the edges between them.
 std::vector<edge_facts> visit_all(tour& all) {
   for_each_at_once(all.nodes, [&all](visited& node) {
     examine_node(node, all.plan, std::max<std::size_t>(all.edges.size(), 1));
   });
+  choose_networks(all);
+  for_each_at_once(all.nodes, [&all](visited& node) { have_it_listen(node, all.plan); });
   return probe_edges(all);
 }
 
@@ -410,10 +450,12 @@ examination examine(const trainer_config& config, const run_knowledge& program) 
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
   if (known.is_placed_by_memory) placed.cluster.stage_needs = known.predicted;
-  auto all = prepare_tour(placed, std::move(*plan), known);
+  auto all = prepare_tour(placed, std::move(*plan), known, program.has_stages);
   ask_for_data(all, placed, program.data);
   if (config.pipeline.stages_in == placement::processes)
-    all.edges = edges_to_probe(all.nodes.size(), all.places, config.pipeline.stages, known.wraps);
+    all.edges = edges_to_probe(all.nodes.size(), all.places,
+                               program.has_stages ? config.pipeline.stages : all.places.size(),
+                               known.wraps);
   const auto room = allow_open_files(own_files + files_a_visit * all.nodes.size());
   if (room) out.edges = visit_all(all);
   if (!room) {

@@ -22,6 +22,9 @@ struct run_needs {
   std::string why_not_predicted = {};
   bool is_placed_by_memory = false;  ///< By what is predicted.
   bool wraps = false;                ///< The last stage also speaks to the first.
+  /// Threads of each process of a run that has no stages: all are on the trainer's machine, and
+  /// need `stage_bytes` together.
+  std::vector<int> threads_of_processes = {};
 };
 
 /// Errors: bad_data where the data cannot be used; others where the run cannot be prepared.
@@ -34,6 +37,7 @@ using data_of = std::function<requests::data(const trainer_config&)>;
 struct run_knowledge {
   needs_of needs;  ///< Left out: they cannot be examined.
   data_of data;
+  bool has_stages = true;  ///< Else they are a parameter server's.
 };
 
 /// Examines every node and edge of a run, from the machine of its trainer. Starts an agent on each

@@ -33,8 +33,23 @@ std::string cores_text(double cores) {
   return cores == whole ? counted(whole, "core") : number_text(cores) + " cores";
 }
 
+bool has_work(const patient& node) {
+  return !node.stages.empty() || node.server_processes > 0;
+}
+
+/// What else to do about too many threads of a node.
+std::string fewer_threads(const patient& node, bool by_quota) {
+  if (node.server_processes > 0)
+    return std::string(by_quota ? "raise the container's CPU limit, or " : "") +
+           "lower threads_per_worker or threads_per_shard in [server], or take fewer workers";
+  return by_quota ? "raise the container's CPU limit, or lower `cores` or `threads` in its "
+                    "[[node]]"
+                  : "lower `cores` or `threads` in its [[node]] ([pipeline] "
+                    "threads_per_stage), or put fewer stages there";
+}
+
 void core_findings(const patient& node, findings& out) {
-  if (node.stages.empty()) return;
+  if (!has_work(node)) return;
   const auto& host = *node.facts;
   const bool by_quota = host.quota_cores > 0 && host.quota_cores < host.cores;
   const double cores = by_quota ? host.quota_cores : host.cores;
@@ -45,17 +60,17 @@ void core_findings(const patient& node, findings& out) {
     return;
   }
   out.push_back({severity::warning, "cores", node.name,
-                 "its stages have " + counted(node.threads, "thread") + " together, on " + has +
+                 std::string(node.server_processes > 0 ? "its processes" : "its stages") +
+                     " have " + counted(node.threads, "thread") + " together, on " + has +
                      ": threads that wait for a core slow all of them down",
-                 by_quota ? "raise the container's CPU limit, or lower `cores` or `threads` in its "
-                            "[[node]]"
-                          : "lower `cores` or `threads` in its [[node]] ([pipeline] "
-                            "threads_per_stage), or put fewer stages there"});
+                 fewer_threads(node, by_quota)});
 }
 
 /// What a node's stages need, in words; with activations where that is predicted.
 std::string memory_need(const patient& node) {
   const auto need = bytes_text(node.needed_bytes) + " for " + node.what_is_needed;
+  if (node.server_processes > 0)
+    return need + "; gradients, the workers and the trainer are not counted";
   if (node.predicted_bytes > 0)
     return need + ", and " + bytes_text(node.predicted_bytes) + " at the predicted peak";
   return need + "; activations are not counted" +
@@ -66,7 +81,7 @@ void memory_findings(const patient& node, findings& out) {
   const auto& host = *node.facts;
   const std::string has = bytes_text(host.memory_bytes) + " free" +
                           (host.is_memory_limited ? " within its control group's limit" : "");
-  if (node.stages.empty()) return;
+  if (!has_work(node)) return;
   if (node.needed_bytes == 0) {
     out.push_back({severity::ok, "memory", node.name, has + "; the need is not predicted", ""});
     return;
@@ -78,8 +93,10 @@ void memory_findings(const patient& node, findings& out) {
   const std::string or_raise =
       host.is_memory_limited ? "; or raise the container's memory limit" : "";
   const std::string remedy =
-      "put fewer stages there, cut the model into more stages, or take an optimizer with less "
-      "state" +
+      (node.server_processes > 0
+           ? "take a smaller model, or an optimizer with less state"
+           : "put fewer stages there, cut the model into more stages, or take an optimizer with "
+             "less state") +
       or_raise;
   if (node.needed_bytes > host.memory_bytes)
     out.push_back(
@@ -91,7 +108,9 @@ void memory_findings(const patient& node, findings& out) {
                        or_raise});
   else if (is_tight)
     out.push_back({severity::warning, "memory", node.name,
-                   "has " + has + ", which leaves little for activations: needs " + need, remedy});
+                   "has " + has + ", which leaves little for " +
+                       (node.server_processes > 0 ? "all else" : "activations") + ": needs " + need,
+                   remedy});
   else
     out.push_back({severity::ok, "memory", node.name, has + "; needs " + need, ""});
 }

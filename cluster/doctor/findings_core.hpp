@@ -38,8 +38,9 @@ struct patient {
   std::optional<host_facts> facts;
   std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.
   std::vector<std::uint32_t> stages;
-  int threads = 0;                    ///< Of its stages together.
-  std::uint64_t needed_bytes = 0;     ///< Of its stages' memory, at least; 0: not known.
+  int server_processes = 0;  ///< Shards and workers of a parameter server, which has no stages.
+  int threads = 0;           ///< Of its stages, or of those processes, together.
+  std::uint64_t needed_bytes = 0;     ///< Of their memory, at least; 0: not known.
   std::string what_is_needed;         ///< "weights, gradients and optimizer state"
   std::uint64_t predicted_bytes = 0;  ///< The peak, with activations; 0: not predicted.
   std::string why_not_predicted;      ///< Empty where nothing is known either.

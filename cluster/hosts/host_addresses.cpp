@@ -2,12 +2,15 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 
@@ -92,6 +95,27 @@ result<std::string> address_in(const network_range& range, const std::string& te
                   "); name a network with an address of that host, or the address");
 }
 
+unsigned prefix_of(const sockaddr* mask) {
+  const bool is_version_6 = mask->sa_family == AF_INET6;
+  std::array<std::uint8_t, 16> bytes{};
+  if (is_version_6)
+    std::memcpy(bytes.data(), &reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr, 16);
+  else
+    std::memcpy(bytes.data(), &reinterpret_cast<const sockaddr_in*>(mask)->sin_addr, 4);
+  unsigned bits = 0;
+  for (const auto each : bytes) bits += static_cast<unsigned>(std::popcount(each));
+  return bits;
+}
+
+/// Whether other hosts may reach an interface's address.
+bool is_for_others(const ifaddrs& each) {
+  if (each.ifa_addr == nullptr || each.ifa_netmask == nullptr) return false;
+  const auto family = each.ifa_addr->sa_family;
+  if ((family != AF_INET && family != AF_INET6) || (each.ifa_flags & IFF_UP) == 0) return false;
+  const auto own = numeric(each.ifa_addr);
+  return kind_of(own) == address_kind::usual && !own.starts_with("169.254.");
+}
+
 /// Why others cannot reach what is to be listened at.
 std::string words_on_loopback(const std::string& host, const std::string& own,
                               const std::string& peer) {
@@ -116,6 +140,18 @@ result<std::string> named_address(const std::string& wanted, const std::string& 
 }
 
 }  // namespace
+
+std::vector<std::string> interface_addresses() {
+  constexpr std::size_t most = 64;
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(found, &::freeifaddrs);
+  std::vector<std::string> out;
+  for (const auto* each = list.get(); each != nullptr && out.size() < most; each = each->ifa_next)
+    if (is_for_others(*each))
+      out.push_back(numeric(each->ifa_addr) + "/" + std::to_string(prefix_of(each->ifa_netmask)));
+  return out;
+}
 
 std::string host_of_user(const std::string& text) {
   return text.substr(text.rfind('@') + 1);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "messages/base/error.hpp"
 
@@ -17,6 +18,11 @@ namespace troupe::cluster {
 /// an address of this machine alone (127.0.1.1 in /etc/hosts) and the peer is elsewhere.
 [[nodiscard]] result<std::string> listen_address(const std::string& wanted,
                                                  const std::string& peer);
+
+/// The addresses of this machine's interfaces that are up, each with the length of its network's
+/// prefix ("10.0.0.2/24"), but for loopback and what means nothing beyond one link: the first 64.
+/// Empty also where the system does not tell them.
+[[nodiscard]] std::vector<std::string> interface_addresses();
 
 /// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
 [[nodiscard]] std::string host_of_user(const std::string& text);

@@ -1,10 +1,72 @@
 #include "cluster/hosts/listening_core.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/network_range.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+std::optional<std::string> own_address_in(const listening_node& node, const network_range& range) {
+  for (const auto& each : node.addresses)
+    if (network_range::around(each) == range) return each.substr(0, each.find('/'));
+  return std::nullopt;
+}
+
+/// Whether two hosts have one address.
+bool is_doubled(const std::vector<listening_node>& nodes,
+                const std::vector<std::string>& addresses) {
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (addresses[i] == addresses[j] && nodes[i].host != nodes[j].host) return true;
+  return false;
+}
+
+std::vector<common_network> common_networks(const std::vector<listening_node>& nodes) {
+  std::vector<common_network> out;
+  for (const auto& each : nodes.front().addresses) {
+    const auto range = network_range::around(each);
+    if (!range) continue;
+    common_network found{range->text(), {}};
+    for (const auto& node : nodes)
+      if (auto own = own_address_in(node, *range)) found.addresses.push_back(std::move(*own));
+    const bool has_all = found.addresses.size() == nodes.size();
+    if (has_all && !is_doubled(nodes, found.addresses) &&
+        std::ranges::find(out, found.range, &common_network::range) == out.end())
+      out.push_back(std::move(found));
+  }
+  return out;
+}
+
+bool has_address(const common_network& network, const std::string& address) {
+  const auto range = network_range::parse(network.range);
+  return range && range->contains(address);
+}
+
+bool is_of_version_6(const common_network& network) {
+  return network.range.find(':') != std::string::npos;
+}
+
+}  // namespace
+
+std::optional<common_network> choose_network(const std::vector<listening_node>& nodes,
+                                             const std::string& trainer) {
+  const auto is_alone = [&](const auto& each) { return each.host == nodes.front().host; };
+  if (std::ranges::all_of(nodes, is_alone)) return std::nullopt;
+  auto shared = common_networks(nodes);
+  const auto of_hosts = std::ranges::find_if(shared, [&](const auto& network) {
+    return std::ranges::all_of(nodes,
+                               [&](const auto& each) { return has_address(network, each.host); });
+  });
+  if (of_hosts != shared.end())
+    return has_address(*of_hosts, trainer) ? std::nullopt : std::optional(*of_hosts);
+  if (std::ranges::any_of(shared, [&](const auto& each) { return has_address(each, trainer); }))
+    return std::nullopt;
+  if (!std::ranges::all_of(shared, is_of_version_6)) std::erase_if(shared, is_of_version_6);
+  return shared.size() == 1 ? std::optional(shared.front()) : std::nullopt;
+}
 
 result<void> check_addresses(const std::vector<listening>& all) {
   std::map<std::string, const listening*> known;

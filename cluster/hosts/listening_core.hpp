@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,31 @@ struct listening {
 
   bool operator==(const listening&) const = default;
 };
+
+/// A node whose processes listen wherever other nodes reach them best.
+struct listening_node {
+  std::string host;                    ///< The address at which its host was reached.
+  std::vector<std::string> addresses;  ///< Of its interfaces: see interface_addresses.
+
+  bool operator==(const listening_node&) const = default;
+};
+
+/// A network that nodes have in common.
+struct common_network {
+  std::string range;                   ///< "10.0.0.0/24"
+  std::vector<std::string> addresses;  ///< Of each node, in it: "10.0.0.2".
+
+  bool operator==(const common_network&) const = default;
+};
+
+/// The network in which nodes are to listen for each other where that is another one than their
+/// way to the trainer (a numeric address): the one that has all the addresses at which their hosts
+/// are reached, or else, where the trainer is in none that they share, the only one that they do.
+/// IP version 6 counts where they share none of version 4; and a network in which two hosts have
+/// one address, as bridges of containers do, is not shared. nullopt: each listens at the address
+/// from which it reaches the trainer.
+[[nodiscard]] std::optional<common_network> choose_network(const std::vector<listening_node>& nodes,
+                                                           const std::string& trainer);
 
 /// Whether no two machines listen at one address, as they do where both have a bridge of their own
 /// with it: what is sent there stays on the machine that sends it. Errors: address_unavailable

@@ -26,9 +26,20 @@ bool bit_of(const std::array<std::uint8_t, 16>& bytes, unsigned bit) {
   return (bytes[bit / 8] >> (7 - bit % 8) & 1) != 0;
 }
 
+void clear_bit(std::array<std::uint8_t, 16>& bytes, unsigned bit) {
+  bytes[bit / 8] = static_cast<std::uint8_t>(bytes[bit / 8] & ~(0x80U >> bit % 8));
+}
+
 }  // namespace
 
 std::optional<network_range> network_range::parse(const std::string& text) {
+  auto out = around(text);
+  if (out && out->bytes_ != read_address(text.substr(0, text.find('/')))->bytes)
+    return std::nullopt;
+  return out;
+}
+
+std::optional<network_range> network_range::around(const std::string& text) {
   const auto slash = text.find('/');
   const auto address = read_address(text.substr(0, slash));
   if (!address) return std::nullopt;
@@ -44,9 +55,14 @@ std::optional<network_range> network_range::parse(const std::string& text) {
     if (begin == end || stop != end || status != std::errc() || out.bits_ > most)
       return std::nullopt;
   }
-  for (unsigned bit = out.bits_; bit < most; ++bit)
-    if (bit_of(out.bytes_, bit)) return std::nullopt;
+  for (unsigned bit = out.bits_; bit < most; ++bit) clear_bit(out.bytes_, bit);
   return out;
+}
+
+std::string network_range::text() const {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  ::inet_ntop(is_version_6_ ? AF_INET6 : AF_INET, bytes_.data(), text.data(), text.size());
+  return std::string(text.data()) + "/" + std::to_string(bits_);
 }
 
 bool network_range::contains(const std::string& address) const {

@@ -14,6 +14,15 @@ class network_range {
   /// Nothing where the text is no range, or has bits behind its prefix.
   [[nodiscard]] static std::optional<network_range> parse(const std::string& text);
 
+  /// The network that an interface with this address and prefix is in: 10.0.0.0/24 of
+  /// "10.0.0.7/24". Nothing where the text is no address with or without a prefix.
+  [[nodiscard]] static std::optional<network_range> around(const std::string& text);
+
+  /// "10.0.0.0/24"
+  [[nodiscard]] std::string text() const;
+
+  bool operator==(const network_range&) const = default;
+
   /// Whether a numeric address, without port or brackets, is in it.
   [[nodiscard]] bool contains(const std::string& address) const;
 

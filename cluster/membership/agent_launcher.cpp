@@ -140,7 +140,12 @@ result<void> agent_launcher::open() {
     return !losses_.empty() ||
            std::ranges::all_of(sessions_, [](const auto& each) { return each->core.is_ready(); });
   });
-  return losses_.empty() ? result<void>() : tl::unexpected(losses_.front().how);
+  if (!losses_.empty()) return tl::unexpected(losses_.front().how);
+  std::vector<agent_host*> hosts;
+  for (const auto& each : sessions_) hosts.push_back(&each->what);
+  lock.unlock();  // names are resolved, and no process that would need a place is started yet
+  if (const auto words = choose_listening(hosts, settings_); !words.empty()) log::info(words);
+  return {};
 }
 
 result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
@@ -264,6 +269,7 @@ void agent_launcher::note_ready(session& at, const events::hello& who) {
   const auto told = settings_.watch.arguments ? 0 : who.clock_ns;
   if (const auto words = words_on_told_clock(told, wall_clock_ns()); !words.empty())
     log::warning(at.core.place().text() + ": " + words);
+  at.what.addresses = who.addresses;
   at.cores = who.cores;  // it has begun
   changed_.notify_all();
 }

@@ -26,8 +26,9 @@ struct agent_host {
       {};  ///< LD_LIBRARY_PATH of the agent and its processes; empty: theirs.
   std::filesystem::path working_folder;
   std::map<std::string, std::string> environment;
-  thread_load threads = {};            ///< Of its processes, for which it should have cores.
-  std::vector<std::string> processes;  ///< Names of the nodes that run there: "stage-1".
+  thread_load threads = {};                 ///< Of its processes, for which it should have cores.
+  std::vector<std::string> processes;       ///< Names of the nodes that run there: "stage-1".
+  std::vector<std::string> addresses = {};  ///< Of its interfaces, as its agent says them.
 };
 
 /// For processes that are no nodes of a run: what they are told, and who hears of them. Where
@@ -58,6 +59,7 @@ struct agent_settings {
   process_watch watch = {};
   std::filesystem::path logs = {};  ///< Folder for a file of each node's lines; empty: none.
   push_extent push = push_extent::nothing;  ///< To hosts that name no program of their own.
+  std::string trainer = {};  ///< Where it listens, "HOST:PORT"; empty: for this machine alone.
 };
 
 /// An agent on each host, each a process of this program that starts the host's node processes and

@@ -3,6 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/listening_core.hpp"
+#include "cluster/hosts/network_range.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/agents/munge.hpp"
 #include "cluster/launch/find_program.hpp"
@@ -64,6 +67,24 @@ result<std::unique_ptr<stream_seal>> agent_seal(const agent_settings& settings,
   auto witness = settings.munge ? munge_witness() : stream_witness{};
   if (!witness) return tl::unexpected(witness.error());
   return std::make_unique<stream_seal>(stream_seal::end::launcher, std::move(*witness));
+}
+
+std::string choose_listening(const std::vector<agent_host*>& hosts,
+                             const agent_settings& settings) {
+  const auto trainer = host_of(settings.trainer);
+  if (!is_over_hosts(settings.carrier) || kind_of(trainer) != address_kind::usual) return "";
+  std::vector<listening_node> nodes;
+  for (auto* const host : hosts) {
+    if (!host->listen.empty()) return "";  // perhaps in a network that the others have not
+    const auto name = host_of_user(host->host);
+    nodes.push_back({address_of_host(name).value_or(name), host->addresses});
+  }
+  const auto network = nodes.empty() ? std::nullopt : choose_network(nodes, trainer);
+  if (!network) return "";
+  for (std::size_t i = 0; i < hosts.size(); ++i) hosts[i]->listen = network->addresses[i];
+  return "stages listen in the network " + network->range +
+         ", which their hosts share and the trainer (" + trainer +
+         ") is not in; another is named by `network` in [cluster]";
 }
 
 result<void> push_program(agent_settings& settings) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/child_process.hpp"
@@ -26,6 +27,12 @@ namespace troupe::cluster {
 /// kernel. Errors: those of munge.
 [[nodiscard]] result<std::unique_ptr<stream_seal>> agent_seal(const agent_settings& settings,
                                                               const agent_host& host);
+
+/// Has the hosts listen in the network that choose_network finds, once the addresses of all are
+/// known, if none of them names an address or network. What to tell the user of it; empty: nothing
+/// is changed, and a host that names none listens where it reaches the trainer. May block.
+[[nodiscard]] std::string choose_listening(const std::vector<agent_host*>& hosts,
+                                           const agent_settings& settings);
 
 /// Copies this program to the hosts that are to have it, and notes where it is there. Errors: those
 /// of push_files.

@@ -245,6 +245,7 @@ result<agent_plan> plan_agents(const trainer_config& config,
   }
   auto settings = agent_settings_of(config, names);
   if (!settings) return tl::unexpected(settings.error());
+  settings->trainer = place.listen;
   return agent_plan{std::move(*link), std::move(place.listen), std::move(*settings),
                     std::move(place.unreached)};
 }

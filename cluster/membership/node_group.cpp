@@ -28,19 +28,18 @@ using std::chrono::steady_clock;
 constexpr auto waits = actors::usual_deadlines;
 constexpr milliseconds look_every{50};  // for a node that ended while it was waited for
 constexpr milliseconds look_for_word_every{5};
-/// That only another node counts as lost: longer than the trainer needs to hear of either's end.
-constexpr milliseconds until_suspects_end{1500};
 
 }  // namespace
 
 result<std::unique_ptr<node_group>> node_group::start(
     std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
     const std::string& listen, actors::progress_settings progress, milliseconds patience,
-    std::size_t understudies, std::function<bool()> is_stopped) try {
+    std::size_t understudies, std::function<bool()> is_stopped,
+    const message_adder& own_messages) try {
   if (auto enough = actors::check_threads(1 + names.size()); !enough)
     return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(
-      new node_group(std::move(where), std::move(progress), understudies));
+      new node_group(std::move(where), std::move(progress), understudies, own_messages));
   group->first_names_ = group->names_ = names;
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
@@ -55,12 +54,13 @@ result<std::unique_ptr<node_group>> node_group::start(
 }
 
 node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
-                       std::size_t understudies)
+                       std::size_t understudies, const message_adder& own_messages)
     : system_(config_),
       launcher_(std::move(where)),
       understudies_(*launcher_, understudies),
       progress_(std::move(progress)) {
   actors::add_protocol(types_);
+  if (own_messages) own_messages(types_);
 }
 
 result<void> node_group::open(const std::string& listen) {
@@ -199,7 +199,7 @@ void node_group::on_told(const std::string& name, const std::vector<messages::el
 void node_group::end_suspect() {
   std::unique_lock lock(mutex_);
   if (!lost_.empty()) return;
-  const auto found = suspicions_.due(names_, until_suspects_end, steady_clock::now());
+  const auto found = suspicions_.due(names_, waits.suspicion, steady_clock::now());
   if (!found) return;
   const error why{errc::peer_lost,
                   found->by + " has lost sight of " + found->of + ", which others have not"};
@@ -291,16 +291,18 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
     if (auto put = put_another(place); !put) return put;
     fresh.push_back(names_[place]);
   }
-  if (auto here = await(fresh); !here) {
+  const auto lose_all = [&](const error& why) -> result<void> {
     const std::scoped_lock lock(mutex_);
-    for (const auto& each : fresh) lost_.emplace(each, here.error());
+    for (const auto& each : fresh) lost_.emplace(each, why);
     // Also where one is only late: another may not be.
-    return fail(errc::peer_lost, here.error().text);
-  }
+    return fail(errc::peer_lost, why.text);
+  };
+  if (auto here = await(fresh); !here) return lose_all(here.error());
   for (const auto place : places) {
     const auto host = node_->find(names_[place], "host", waits.join);
-    if (!host) return tl::unexpected(explain(host.error()));
+    if (!host) return lose_all(explain(host.error()));
     hosts_[place] = *host;
+    log::debug(names_[place] + " has the place of " + first_names_[place]);
   }
   return {};
 }
@@ -365,7 +367,7 @@ error node_group::with_place(const error& why) const {
     const auto& connection = loss->connection;
     if (place == name && connection.find(':') != std::string::npos)  // all that is known of it
       place += " (" + connection.substr(0, connection.rfind(':')) + ")";
-    return {why.code, place + " is gone: " + loss->reason};
+    return {why.code, words_on_lost_node(place, loss->reason)};
   }
   return why;
 }

@@ -20,6 +20,7 @@
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"
+#include "cluster/config/registries.hpp"
 #include "cluster/membership/countdown_core.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/suspicions_core.hpp"
@@ -40,14 +41,16 @@ class node_group {
   /// node. `progress`: what counts as slow work, which is said in the log, and as
   /// hung: such a node is lost. `patience`: for all to join; who is missing is said meanwhile.
   /// `understudies`: how many more nodes join, to take the places of lost ones.
-  /// `is_stopped`: whether a user wants no run any more, which ends the wait.
+  /// `is_stopped`: whether a user wants no run any more, which ends the wait. `own_messages`: see
+  /// registries.
   /// Errors: those of the link; io_failed when a node cannot be
   /// started; peer_lost when one ends before it has joined, with its reason; timed_out; cancelled.
   [[nodiscard]] static result<std::unique_ptr<node_group>> start(
       std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
       const std::string& listen, actors::progress_settings progress = {},
       std::chrono::milliseconds patience = actors::usual_deadlines.join,
-      std::size_t understudies = 0, std::function<bool()> is_stopped = {});
+      std::size_t understudies = 0, std::function<bool()> is_stopped = {},
+      const message_adder& own_messages = {});
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   /// Ends the nodes in order and waits for them.
@@ -55,6 +58,9 @@ class node_group {
 
   [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
   [[nodiscard]] actors::node& node() noexcept { return *node_; }
+  /// The nodes' names by their places, with those that have taken the place of others. From any
+  /// thread.
+  [[nodiscard]] std::vector<std::string> names() const;
   /// Each node's host, in the order of their names.
   [[nodiscard]] const std::vector<caf::strong_actor_ptr>& hosts() const noexcept { return hosts_; }
 
@@ -76,7 +82,8 @@ class node_group {
 
   /// Puts other nodes in the places of lost ones: understudies, and where there are none new ones,
   /// whose names tell how many there were: "stage-1.2". Waits until all have joined. Where one does
-  /// not join in time, all of them count as lost. Errors: those of node_launcher; peer_lost.
+  /// not join in time, or is lost at once, all of them count as lost. Errors: those of
+  /// node_launcher; peer_lost.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
 
   /// Starts understudies for those that were taken, or lost. Does not wait for them; one that
@@ -103,7 +110,7 @@ class node_group {
 
  private:
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
-             std::size_t understudies);
+             std::size_t understudies, const message_adder& own_messages);
   [[nodiscard]] result<void> open(const std::string& listen);
   [[nodiscard]] result<void> open_node(const std::string& listen);
   [[nodiscard]] result<void> admit(const actors::greeting& who) const;
@@ -114,7 +121,6 @@ class node_group {
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
   void tell_other_ends() const;
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
-  [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] error with_place(const error& why) const;
   [[nodiscard]] error explain_of(const std::vector<std::string>& nodes, const error& why,
                                  std::chrono::milliseconds patience) const;

@@ -8,8 +8,10 @@
 #include <exception>
 #include <future>
 #include <mutex>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/messages/common.hpp"
@@ -17,7 +19,9 @@
 #include "actors/protocol.hpp"
 #include "actors/remote/told_loss.hpp"
 #include "actors/system.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/agents/session_core.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/meeting_place.hpp"
@@ -36,6 +40,33 @@ class ending {
  private:
   std::once_flag once_;
   std::promise<result<void>> decided_;
+};
+
+/// What a program has of its own on a node. Outlives no system that it has spawned actors of.
+class own_actors {
+ public:
+  own_actors() = default;
+  own_actors(const own_actors&) = delete;
+  own_actors& operator=(const own_actors&) = delete;
+  ~own_actors() { end(); }
+
+  void spawn(caf::actor_system& system, const registries& known) {
+    for (const auto& [name, make] : known.own_actors) {
+      auto made = make(system);
+      if (!made) throw std::logic_error("the program's own actor '" + name + "' was not made");
+      all_.emplace_back(name, std::move(made));
+    }
+  }
+  void publish(actors::node& at) const {
+    for (const auto& [name, each] : all_) at.publish(name, each);
+  }
+  void end() {
+    for (const auto& [name, each] : std::exchange(all_, {}))
+      caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
+  }
+
+ private:
+  std::vector<std::pair<std::string, caf::strong_actor_ptr>> all_;
 };
 
 /// Why a node cannot join, with what whoever typed that can change.
@@ -78,6 +109,12 @@ std::string words_on_lost_trainer(const std::string& name, const std::string& tr
          "started again";
 }
 
+std::string words_on_lost_node(const std::string& place, const std::string& reason) {
+  const bool is_silent_host = place.ends_with(")") && reason.starts_with("it was silent for ");
+  return place + " is gone: " + reason +
+         (is_silent_host ? std::string("; ") + remedy_of_silence : "");
+}
+
 std::string words_on_refusal(const std::string& name, const std::string& trainer,
                              const std::string& why) {
   std::string_view reason = why;
@@ -105,8 +142,10 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
     return fail(enough.error().code, settings.name + ": " + enough.error().text);
   actors::message_registry types;
   actors::add_protocol(types);
+  if (settings.known.own_messages) settings.known.own_messages(types);
   actors::system_config config;
   caf::actor_system system(config);
+  own_actors own;
   auto end = std::make_shared<ending>();
   const auto host = std::make_shared<caf::actor>();  // set before the trainer can be down
 
@@ -131,6 +170,8 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
        .build = settings.build},
       settings.make_link);
   if (!node) return tl::unexpected(node.error());
+  own.spawn(system, settings.known);
+  own.publish(**node);
   const auto spawned = spawn(system, {**node, progress}, [&settings, end](const auto& failure) {
     if (failure.empty()) return end->decide({});
     end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
@@ -144,6 +185,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   auto outcome =
       joined ? end->wait() : result<void>(tl::unexpected(join_failure(settings, joined.error())));
   caf::anon_send(*host, actors::shut_down{});
+  own.end();
   system.await_all_actors_done();
   return outcome;
 } catch (const std::exception& problem) {
@@ -159,6 +201,7 @@ host_spawner stage_host(registries known) {
                                     .on_shut_down = std::move(on_shut_down),
                                     .progress = here.progress,
                                     .losses = known.losses,
+                                    .metrics = known.metrics,
                                     .data = known.data,
                                     .collectives = known.collectives,
                                     .memory = here.node.memory()}));

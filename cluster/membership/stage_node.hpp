@@ -22,6 +22,7 @@ struct joined_node_settings {
   actors::link_factory make_link;
   bool by_hand = false;    ///< Somebody has typed where and as what it joins.
   std::string build = "";  ///< As of node_settings::build.
+  registries known = {};   ///< Of the program, for the messages and actors of its own.
 };
 
 /// The node that has joined, and where its threads say what they are at.
@@ -49,6 +50,10 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 /// do. `trainer`: the address that was joined. `why`: the node's word on it. Pure.
 [[nodiscard]] std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
                                                 const std::string& why);
+
+/// For whoever runs the trainer: that a node is gone, and where it may be its host or the network
+/// that is, what to do. `place`: "stage-1 on node beta (10.0.0.2)". Pure.
+[[nodiscard]] std::string words_on_lost_node(const std::string& place, const std::string& reason);
 
 /// The same for whoever the trainer has not let in.
 [[nodiscard]] std::string words_on_refusal(const std::string& name, const std::string& trainer,

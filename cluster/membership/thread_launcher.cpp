@@ -12,7 +12,8 @@ namespace {
 
 class thread_launcher final : public node_launcher {
  public:
-  explicit thread_launcher(registries known) : spawn_(stage_host(std::move(known))) {}
+  explicit thread_launcher(registries known)
+      : known_(std::move(known)), spawn_(stage_host(known_)) {}
   ~thread_launcher() override { join(true); }
 
   actors::link_factory trainer_link() override {
@@ -23,8 +24,9 @@ class thread_launcher final : public node_launcher {
 
   result<void> start(const std::string& name, const std::string& trainer) override try {
     threads_.emplace_back(
-        [this, settings = joined_node_settings{
-                   .name = name, .trainer = trainer, .make_link = trainer_link()}] {
+        [this,
+         settings = joined_node_settings{
+             .name = name, .trainer = trainer, .make_link = trainer_link(), .known = known_}] {
           const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
           if (!ended && ended.error().code != errc::cancelled)
@@ -62,6 +64,7 @@ class thread_launcher final : public node_launcher {
 
  private:
   const messages::loopback_network network_;
+  const registries known_;
   const host_spawner spawn_;
   mutable std::mutex mutex_;
   std::vector<node_end> ends_;

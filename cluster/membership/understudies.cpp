@@ -58,8 +58,9 @@ std::optional<std::string> understudies::take(const std::string& host) {
 
 bool understudies::lost(const std::string& name) {
   const std::scoped_lock lock(mutex_);
-  if (std::erase(waiting_, name) == 0) return false;
+  if (std::erase(waiting_, name) == 0) return once_lost_.contains(name);
   lost_.push_back(name);
+  once_lost_.insert(name);
   ++in_vain_;
   return true;
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class understudies {
 
   static constexpr std::size_t most_in_vain = 3;
 
-  /// A node is lost. False: it was none of them. From any thread.
+  /// A node is lost. False: it was none of them, or was taken. From any thread.
   bool lost(const std::string& name);
 
   /// Whether others are started for those that are lost. From any thread.
@@ -52,6 +53,7 @@ class understudies {
   mutable std::mutex mutex_;
   std::vector<std::string> waiting_;  // guarded
   std::vector<std::string> lost_;     // guarded; not known to have ended
+  std::set<std::string> once_lost_;   // guarded; their ends may be seen before their losses
   std::size_t in_vain_ = 0;           // guarded; lost in a row
 };
 

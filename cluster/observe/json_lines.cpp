@@ -48,6 +48,19 @@ result<std::filesystem::path> keep_old(const std::filesystem::path& file) {
   }
 }
 
+/// Of a stage on a device also what it has there.
+json object_of(const stage_report& stage) {
+  json object{{"name", stage.name},
+              {"busy_s", stage.busy_s},
+              {"idle_s", stage.idle_s},
+              {"peak_memory_bytes", stage.peak_memory_bytes},
+              {"peak_context_bytes", stage.peak_context_bytes}};
+  if (stage.peak_device_bytes > 0) object["peak_device_bytes"] = stage.peak_device_bytes;
+  if (stage.predicted_device_bytes > 0)
+    object["predicted_device_bytes"] = stage.predicted_device_bytes;
+  return object;
+}
+
 std::string line_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace) + '\n';
 }
@@ -71,13 +84,7 @@ result<json_lines> json_lines::open(const std::filesystem::path& file) {
 
 result<void> json_lines::write(const step_report& report) {
   json stages = json::array();
-  for (const stage_report& stage : report.stages) {
-    stages.push_back({{"name", stage.name},
-                      {"busy_s", stage.busy_s},
-                      {"idle_s", stage.idle_s},
-                      {"peak_memory_bytes", stage.peak_memory_bytes},
-                      {"peak_context_bytes", stage.peak_context_bytes}});
-  }
+  for (const stage_report& stage : report.stages) stages.push_back(object_of(stage));
   json object{{"step", report.step},
               {"loss", report.loss},
               {"seconds", report.seconds},
@@ -90,9 +97,11 @@ result<void> json_lines::write(const step_report& report) {
 }
 
 result<void> json_lines::write(const evaluation_report& report) {
-  return write_line(line_of({{"eval_step", report.eval_step},
-                             {"accuracy", report.accuracy},
-                             {"eval_loss", report.eval_loss}}));
+  json object;
+  object["eval_step"] = report.eval_step;
+  for (const auto& each : report.metrics)
+    object[each.key.empty() ? each.name : each.key] = each.value;
+  return write_line(line_of(object));
 }
 
 result<void> json_lines::write_line(const std::string& line) {

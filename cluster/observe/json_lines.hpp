@@ -13,8 +13,8 @@ namespace troupe::cluster {
 
 /// Writes one JSON object a line, each flushed, so that a reader can follow a run. Keys are the
 /// report's member names, and `images_per_s`, which is `samples_per_s` under its older name; a
-/// number that is not finite becomes null. Owns the file; used by one
-/// thread at a time.
+/// number that is not finite becomes null, and bytes on a device that are 0 are left out. Owns the
+/// file; used by one thread at a time.
 class json_lines {
  public:
   /// Creates the file. One that is there and not empty is kept under another name: FILE.old, or

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "messages/base/format.hpp"
@@ -131,8 +133,13 @@ void progress::step(const step_report& report) {
 
 void progress::evaluation(const evaluation_report& report) {
   const std::lock_guard lock(mutex_);
-  write_line("evaluation after step " + std::to_string(report.eval_step) + ": accuracy " +
-             fixed(100 * report.accuracy, 2) + "%, loss " + fixed(report.eval_loss, 4));
+  auto line = "evaluation after step " + std::to_string(report.eval_step);
+  std::string_view before = ": ";
+  for (const auto& each : report.metrics) {
+    line += std::string(std::exchange(before, ", ")) + each.name + " " +
+            (each.is_share ? fixed(100 * each.value, 2) + "%" : fixed(each.value, 4));
+  }
+  write_line(line);
 }
 
 void progress::print(std::string_view line) {

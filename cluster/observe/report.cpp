@@ -4,6 +4,11 @@
 
 namespace troupe::cluster {
 
+std::optional<double> evaluation_report::value_of(std::string_view name) const {
+  const auto found = std::ranges::find(metrics, name, &metric_report::name);
+  return found == metrics.end() ? std::nullopt : std::optional(found->value);
+}
+
 double bubble_of(std::span<const stage_report> stages, double seconds) noexcept {
   if (stages.empty() || !(seconds > 0)) return 0;
   double busy_s = 0;

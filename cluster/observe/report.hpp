@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::cluster {
@@ -15,6 +16,8 @@ struct stage_report {
   double idle_s = 0;  ///< Waiting for an input or a credit.
   std::uint64_t peak_memory_bytes = 0;
   std::uint64_t peak_context_bytes = 0;  ///< Activations and gradients held for backwards.
+  std::uint64_t peak_device_bytes = 0;   ///< Of its process on its device, so far; 0 on the CPU.
+  std::uint64_t predicted_device_bytes = 0;  ///< Of the stage; 0: on the CPU, or not predicted.
 
   bool operator==(const stage_report&) const = default;
 };
@@ -32,11 +35,23 @@ struct step_report {
   bool operator==(const step_report&) const = default;
 };
 
+/// What an evaluation found of one metric; see engine::metric.
+struct metric_report {
+  std::string name;
+  double value = 0;
+  bool is_share = false;  ///< Shown in percent.
+  std::string key = {};   ///< In the JSON lines; empty: its name.
+
+  bool operator==(const metric_report&) const = default;
+};
+
 /// One pass over the test data.
 struct evaluation_report {
   std::uint64_t eval_step = 0;  ///< Steps trained before it.
-  double accuracy = 0;          ///< 0 to 1
-  double eval_loss = 0;
+  std::vector<metric_report> metrics = {};
+
+  /// The value of the metric of this name; nullopt: the program has none.
+  [[nodiscard]] std::optional<double> value_of(std::string_view name) const;
 
   bool operator==(const evaluation_report&) const = default;
 };

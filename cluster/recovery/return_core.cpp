@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace troupe::cluster {
+#include "engine/step/replay_window.hpp"
 
-std::optional<std::uint64_t> newest_common(const std::vector<std::vector<std::uint64_t>>& of_stages,
-                                           std::uint64_t last) {
-  if (of_stages.empty()) return std::nullopt;
-  std::optional<std::uint64_t> newest;
-  for (const auto step : of_stages.front()) {
-    if (step > last) continue;
-    const bool is_common = std::ranges::all_of(of_stages, [step](const auto& steps) {
-      return std::ranges::find(steps, step) != steps.end();
-    });
-    if (is_common && (!newest || step > *newest)) newest = step;
-  }
-  return newest;
-}
+namespace troupe::cluster {
 
 void return_core::reached(std::uint64_t step) {
   if (step <= reached_) return;
@@ -25,11 +13,16 @@ void return_core::reached(std::uint64_t step) {
   in_vain_ = 0;
 }
 
-bool return_core::begin_replay(const std::vector<std::size_t>& places) {
-  if (places.size() != 1 || in_vain_ == most_in_vain) return false;
-  ++in_vain_;
+bool return_core::begin_replay(std::vector<std::size_t> places) {
+  if (places.empty() || in_vain_ == most_in_vain) return false;
+  lost_ = std::move(places);
   is_half_mended_ = true;
   return true;
+}
+
+std::vector<std::size_t> return_core::replay_listed() {
+  ++in_vain_;  // not before: others are often found to be lost one by one
+  return std::exchange(lost_, {});
 }
 
 return_core::effect return_core::lost(std::vector<std::size_t> places) {
@@ -40,8 +33,8 @@ return_core::effect return_core::lost(std::vector<std::size_t> places) {
 }
 
 return_core::effect return_core::listed(const std::vector<std::vector<std::uint64_t>>& of_stages) {
-  version_ = newest_common(of_stages, reached_);
-  if (!lost_.empty()) ++in_vain_;  // not before: others are often found to be lost one by one
+  version_ = engine::newest_common(of_stages, reached_);
+  if (!lost_.empty()) ++in_vain_;  // as for a replay
   return replace_lost{std::exchange(lost_, {})};
 }
 

@@ -88,9 +88,13 @@ class return_core {
   [[nodiscard]] effect own_checkpoints(std::vector<std::uint64_t> steps);
   [[nodiscard]] effect was_read(bool is_well);
 
-  /// Whether the loss of these places may be mended by a replay of one stage; it is tried then.
-  [[nodiscard]] bool begin_replay(const std::vector<std::size_t>& places);
-  /// It is, and the others go on.
+  /// Whether the loss of these places may be mended by a replay of their stages; it is tried then.
+  /// Where another one is lost meanwhile, with all places that have no node, as for `lost`.
+  [[nodiscard]] bool begin_replay(std::vector<std::size_t> places);
+  /// It is known which versions are kept of the stages that are to be replayed. Returns the places
+  /// that are given other nodes.
+  [[nodiscard]] std::vector<std::size_t> replay_listed();
+  /// They are replayed, and the others go on.
   void replayed() { is_half_mended_ = false; }
 
   /// Places that are still without a node, as far as they are known.
@@ -112,9 +116,5 @@ class return_core {
   std::vector<std::uint64_t> checkpoints_;  // not tried yet; the next one last
   std::optional<std::uint64_t> read_;       // that is being read; none: the beginning
 };
-
-/// The newest step, up to `last`, that is among those of each stage.
-[[nodiscard]] std::optional<std::uint64_t> newest_common(
-    const std::vector<std::vector<std::uint64_t>>& of_stages, std::uint64_t last);
 
 }  // namespace troupe::cluster

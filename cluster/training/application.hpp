@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <caf/fwd.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,15 @@
 #include "messages/base/error.hpp"
 
 namespace troupe {
+
+/// The nodes of a run, for a trainer that speaks with actors of the program's own there.
+struct joined_nodes {
+  caf::actor_system& system;       ///< For actors::requester.
+  std::vector<std::string> names;  ///< "stage-0", ..
+  /// The actor of registries::own_actors on a node. Errors: as actors::node::find.
+  std::function<result<caf::strong_actor_ptr>(const std::string& node, const std::string& name)>
+      find;
+};
 
 /// What is specific to one training program; the rest is shared (see `main`). Functions that are
 /// left out do nothing.
@@ -37,6 +47,9 @@ struct application {
   using predictor = std::function<result<at::Tensor>(const at::Tensor& inputs)>;
   /// Returns a text about the trained model to show at the end of a complete run.
   std::function<result<std::string>(const predictor&, const cluster::trainer_config&)> show = {};
+  /// Returns a text to show at the end of a complete run, of what the program's own actors on the
+  /// run's nodes answer. Errors as of `show`.
+  std::function<result<std::string>(const joined_nodes&)> ask_nodes = {};
 };
 
 /// A program's main function: reads its command line, and trains the model as a pipeline of stages,

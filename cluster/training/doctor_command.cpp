@@ -21,8 +21,8 @@ doctor::examination examine_settings(const program_info& info, const doctor::run
   if (config == nullptr)
     return doctor::of_settings({"--doctor examines a run: name its file (--config)"});
   if (!program.needs)
-    return doctor::of_settings({info.name + " trains no pipeline of stages, and no other run can "
-                                            "be examined"});
+    return doctor::of_settings({info.name + " says of no run what it needs, so that none can be "
+                                            "examined"});
   return doctor::examine(*config, program);
 }
 

@@ -55,7 +55,7 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
     is_stopped = [&control] { return control.stop.wanted(); };
   auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
                                  std::chrono::duration_cast<std::chrono::milliseconds>(patience),
-                                 run.understudies, std::move(is_stopped));
+                                 run.understudies, std::move(is_stopped), run.own_messages);
   if (!group && group.error().code == errc::cancelled && control.stop.wanted())
     return control.saver.end();  // there is nothing to save
   if (!group) return tl::unexpected(group.error());
@@ -67,13 +67,15 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
   return control.saver.end();
 }
 
-result<void> serve_as_node(const node_options& options, const host_spawner& spawn) {
+result<void> serve_as_node(const node_options& options, registries known,
+                           const host_spawner& spawn) {
   const auto link = process_link_of(options);
   if (!link) return tl::unexpected(link.error());
   joined_node_settings settings{.name = options.name,
                                 .trainer = options.join,
                                 .make_link = process_link_factory(*link),
-                                .by_hand = options.secret_descriptor < 0};
+                                .by_hand = options.secret_descriptor < 0,
+                                .known = std::move(known)};
   if (settings.by_hand) {  // else its trainer, or an agent of it, has started its own program
     auto build = program_build();
     if (!build) return fail(build.error().code, options.name + ": " + build.error().text);

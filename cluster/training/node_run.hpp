@@ -22,6 +22,7 @@ struct node_run {
   actors::progress_settings progress;
   std::function<result<void>(node_group&)> drive;
   std::size_t understudies = 0;
+  message_adder own_messages = {};  ///< See registries.
 };
 
 /// A launcher of so many processes of this program, linked as the config says. Errors: bad_config,
@@ -38,8 +39,9 @@ struct node_run {
 [[nodiscard]] result<run_end> run_nodes(node_run run, const trainer_config& config,
                                         run_control& control);
 
-/// Serves as a node of another process's run, with the host that `spawn` makes. Errors:
-/// as run_node.
-[[nodiscard]] result<void> serve_as_node(const node_options& options, const host_spawner& spawn);
+/// Serves as a node of another process's run, with the host that `spawn` makes and what a program
+/// that knows `known` has of its own. Errors: as run_node.
+[[nodiscard]] result<void> serve_as_node(const node_options& options, registries known,
+                                         const host_spawner& spawn);
 
 }  // namespace troupe::cluster

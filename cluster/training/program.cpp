@@ -157,7 +157,8 @@ int run_program(const program_info& info, const program_actions& actions, int ar
   if (first == doctor::examine_word && arguments.size() == 3)
     return doctor::run_examiner(arguments[2], info.known.data);
   if (first == doctor::doctor_word)
-    return run_doctor_command(info, {actions.needs, actions.data}, arguments.subspan(2));
+    return run_doctor_command(info, {actions.needs, actions.data, actions.has_stages},
+                              arguments.subspan(2));
   if (first == "--check") return run_check(info, actions, arguments.subspan(2));
   if (first == measure_word) return run_measuring(info, actions, arguments);
   auto asked = read_command_line(info, arguments.subspan(1));

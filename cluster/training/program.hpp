@@ -27,6 +27,7 @@ struct program_actions {
   /// What a run needs, for `--doctor`; left out: its runs cannot be examined.
   doctor::needs_of needs = {};
   doctor::data_of data = {};  ///< How its data are opened, for the same.
+  bool has_stages = true;     ///< Its runs are pipelines, and no parameter server's.
 };
 
 /// Reads the command line, acts, and reports errors on stderr. Returns the exit code: see

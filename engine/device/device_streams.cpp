@@ -36,6 +36,12 @@ at::Tensor staging_for(const at::Tensor& tensor) {
                : at::empty(tensor.sizes(), options);
 }
 
+/// Null where it counts nothing, as on the CPU.
+c10::DeviceAllocator* allocator_of(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+}
+
 }  // namespace
 
 device_streams::device_streams(c10::Device on) : on_(on) {
@@ -99,11 +105,18 @@ at::Tensor device_streams::take_on(const std::optional<c10::Stream>& stream,
 }
 
 std::optional<std::uint64_t> free_bytes_on(c10::Device device) {
-  if (device.is_cpu()) return std::nullopt;
-  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  auto* const allocator = allocator_of(device);
   if (allocator == nullptr) return std::nullopt;
   const c10::DeviceGuard on(device);
   return allocator->getMemoryInfo(device.index()).first;
+}
+
+std::optional<std::uint64_t> peak_bytes_on(c10::Device device) {
+  auto* const allocator = allocator_of(device);
+  if (allocator == nullptr) return std::nullopt;
+  constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto statistics = allocator->getDeviceStats(device.index());
+  return static_cast<std::uint64_t>(statistics.allocated_bytes[all].peak);
 }
 
 std::vector<at::Tensor> to_host(const std::vector<at::Tensor>& tensors, const ready_event& made) {

@@ -85,6 +85,11 @@ class device_streams {
 /// Bytes that a device has free; nothing where it cannot tell, as the CPU.
 [[nodiscard]] std::optional<std::uint64_t> free_bytes_on(c10::Device device);
 
+/// The most bytes that tensors and workspaces of this process have held on a device at once, so
+/// far, by LibTorch's allocator; nothing where it does not count them, as on the CPU. Something of
+/// this process must have been there.
+[[nodiscard]] std::optional<std::uint64_t> peak_bytes_on(c10::Device device);
+
 /// Copies on the CPU by way of pinned memory, `tensors` themselves where they lie there. The
 /// calling thread waits for one event a device, not for the device: behind `made`, or else behind
 /// what its current stream there has been given. Undefined tensors stay so.

@@ -8,6 +8,7 @@
 #include <ATen/ops/log_softmax.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <limits>
 #include <tuple>
 
 namespace troupe::engine {
@@ -25,11 +26,32 @@ void multiply_exp(at::Tensor& out, const at::Tensor& logarithms, const at::Tenso
                        /*is_result=*/false, logarithms);
 }
 
+/// The matrix that `scores` are the first columns of, if they are a view of one and their gradient
+/// goes there: else themselves.
+at::Tensor whole_rows(const at::Tensor& scores) {
+  if (!scores.is_view()) return scores;
+  const at::Tensor base(scores._base());
+  const bool has_them =
+      base.dim() == 2 && base.is_contiguous() && base.size(0) == scores.size(0) &&
+      base.size(1) > scores.size(1) && base.scalar_type() == scores.scalar_type() &&
+      scores.strides() == base.strides() && scores.storage_offset() == base.storage_offset() &&
+      scores.requires_grad() == base.requires_grad();
+  return has_them ? base : scores;
+}
+
+/// Logarithms of the softmax of the first `classes` columns, and of 0 in the others. f32
+at::Tensor logarithms_of(const at::Tensor& rows, std::int64_t classes) {
+  if (rows.size(1) == classes) return at::log_softmax(rows, 1, at::kFloat);
+  auto of_all = rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  of_all.narrow(1, classes, rows.size(1) - classes).fill_(-std::numeric_limits<float>::infinity());
+  return at::log_softmax(of_all, 1);
+}
+
 struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entropy_function> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& scores,
-                            const at::Tensor& labels) {
+                            const at::Tensor& labels, std::int64_t classes) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto logarithms = at::log_softmax(scores, 1, at::kFloat);
+    const auto logarithms = logarithms_of(scores, classes);
     const auto counted = labels.ne(ignored);
     const auto count = counted.sum().to(at::kFloat);
     const auto columns = labels.clamp_min(0);
@@ -52,14 +74,14 @@ struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entrop
     // In a row of NaN these stay NaN, which tells that the gradient is not finite.
     const auto at_labels = (at::expm1(of_labels) * factor).to(type);
     gradient.view({-1}).index_put_({rows * gradient.size(1) + columns}, at_labels);
-    return {gradient, at::Tensor()};
+    return {gradient, at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor mean_cross_entropy(const at::Tensor& scores, const at::Tensor& labels) {
-  return mean_cross_entropy_function::apply(scores, labels);
+  return mean_cross_entropy_function::apply(whole_rows(scores), labels, scores.size(1));
 }
 
 }  // namespace troupe::engine

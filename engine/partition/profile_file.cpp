@@ -23,7 +23,7 @@ constexpr std::int64_t form_version = 3;
 // Bounds that no measurement reaches, and no sum over layers and steps overflows.
 constexpr double most_seconds = 1e6;
 constexpr double most_bytes = 1e18;
-constexpr double most_multiply_adds = 1e18;
+constexpr double most_macs = 1e18;
 constexpr double most_copies = 100;
 constexpr std::int64_t most_samples = 1 << 30;
 constexpr std::int64_t most_parts = 1 << 20;  // cores, threads, credits
@@ -43,7 +43,7 @@ constexpr std::array sized_parts{
 constexpr std::array constant_parts{
     number_part{"copied_bytes", &layer_cost::copied_bytes, most_bytes},
     number_part{"update_s", &layer_cost::update_s, most_seconds},
-    number_part{"macs", &layer_cost::macs, most_multiply_adds}};
+    number_part{"macs", &layer_cost::macs, most_macs}};
 
 std::string toml_quoted(const std::string& text) {
   std::ostringstream out;

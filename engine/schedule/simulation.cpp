@@ -17,13 +17,11 @@ constexpr double never = std::numeric_limits<double>::infinity();
 /// of its slices has an output: so the work is linear in the number of actions.
 class player {
  public:
-  player(const plan& steps, const std::vector<slice_cost>& costs, const message_times& messages,
-         hand_over gradients)
+  player(const plan& steps, const std::vector<slice_cost>& costs, const message_times& messages)
       : plan_(steps),
         layout_(steps.layout()),
         costs_(costs),
         messages_(messages),
-        gradients_(gradients),
         slices_(layout_.virtual_stages()),
         stages_(layout_.stages) {
     for (auto& slice : slices_) {
@@ -130,8 +128,8 @@ class player {
     stage.free_at = start + cost(s, what);
     stage.starts.push_back(start);
     const std::uint32_t at = virtual_stage(s, what);
-    const bool is_early = what.kind == action_kind::backward && gradients_ == hand_over::early;
-    pass_on(at, what, is_early ? start + costs_[at].input_gradient : stage.free_at);
+    const bool is_whole = what.kind == action_kind::backward;
+    pass_on(at, what, is_whole ? start + costs_[at].input_gradient : stage.free_at);
     return true;
   }
 
@@ -194,7 +192,6 @@ class player {
   const model_layout layout_;
   const std::vector<slice_cost>& costs_;
   const message_times& messages_;
-  const hand_over gradients_;
   std::vector<slice_progress> slices_;  // by virtual stage
   std::vector<stage_progress> stages_;
   std::vector<std::uint32_t> awake_;
@@ -256,9 +253,9 @@ double slice_cost::of(action_kind kind) const noexcept {
 }
 
 result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
-                            const message_times& messages, hand_over gradients) {
+                            const message_times& messages) {
   if (auto good = check_input(steps, costs, messages); !good) return tl::unexpected(good.error());
-  player play(steps, costs, messages, gradients);
+  player play(steps, costs, messages);
   play.play();
   if (const auto stuck = play.stuck()) return fail(errc::bad_config, stuck->text);
   return play.summary();
@@ -274,7 +271,7 @@ std::vector<slice_cost> even_costs(const model_layout& layout, const slice_cost&
 std::optional<deadlock> find_deadlock(const plan& steps) {
   const std::vector<slice_cost> costs(steps.layout().virtual_stages());
   const message_times at_once;
-  player play(steps, costs, at_once, hand_over::early);
+  player play(steps, costs, at_once);
   play.play();
   return play.stuck();
 }

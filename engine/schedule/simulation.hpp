@@ -11,7 +11,7 @@
 namespace troupe::engine {
 
 /// How long the actions of one slice of the model take with one micro-batch, in any one unit. B
-/// takes what I and W take.
+/// takes what I and W take, and hands its gradient over when I is done.
 struct slice_cost {
   double forward = 1;
   double input_gradient = 1;
@@ -20,12 +20,6 @@ struct slice_cost {
   bool operator==(const slice_cost&) const = default;
 
   [[nodiscard]] double of(action_kind kind) const noexcept;
-};
-
-/// When the slice before gets its gradient from a whole backward.
-enum class hand_over : std::uint8_t {
-  early,   ///< When I is done and W is to come: as the engine does.
-  at_end,  ///< When all of B is done: as published formulas have it.
 };
 
 /// How long messages between two stages take. They travel while both stages compute; each direction
@@ -50,12 +44,11 @@ struct simulation {
 
 /// Runs a plan against a clock of its own. An action starts when its stage is free and its input is
 /// there; stages follow their plan's order. `costs`: one a virtual stage of the model, in the unit
-/// of `messages`. `gradients`: of B. Time and memory are linear in the plan's size. Errors:
+/// of `messages`. Time and memory are linear in the plan's size. Errors:
 /// bad_config when there is not one cost, or one transfer where there are any, for each virtual
 /// stage, a number is not finite and at least 0, or an action waits for ever (names it).
 [[nodiscard]] result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
-                                          const message_times& messages = {},
-                                          hand_over gradients = hand_over::early);
+                                          const message_times& messages = {});
 
 /// The same costs for each stage of a plan, shared evenly by its chunks.
 [[nodiscard]] std::vector<slice_cost> even_costs(const model_layout& layout,

@@ -54,7 +54,7 @@ group_outcome group_pass::forward(const at::Tensor& input, const at::Tensor& lab
     auto made =
         module_.forward(step_, step_kind::training, microbatch, inputs[i], targets[i], batch_size);
     activations[i] = std::move(made.activation);
-    outcome.losses[i] = {microbatch, made.loss, made.correct};
+    outcome.losses[i] = {microbatch, made.loss, std::move(made.metrics)};
   });
   outcome.activation = join(activations);
   return outcome;

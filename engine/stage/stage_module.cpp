@@ -139,9 +139,11 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   } else if (options_.is_last) {
     const auto targets = streams().take(labels, {});
     const double weight = static_cast<double>(input.size(0)) / static_cast<double>(batch_size);
-    const auto correct = training ? at::Tensor() : rows_correct(output, targets);
-    output = options_.loss(output, targets) * weight;
-    note_loss(step, {microbatch, output.detach(), correct}, outcome);
+    const auto loss = options_.loss(output, targets);
+    std::vector<at::Tensor> metrics;
+    if (!training) metrics = sums_of(options_.metrics, {output, targets, loss});
+    output = loss * weight;
+    note_loss(step, {microbatch, output.detach(), std::move(metrics)}, outcome);
   } else {
     outcome.activation = output.detach();
   }
@@ -165,7 +167,7 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
 void stage_module::note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome) {
   if (!options_.device.is_cpu()) return losses_[step].push_back(std::move(fresh));
   outcome.loss = fresh.loss.item<double>();
-  if (fresh.correct.defined()) outcome.correct = fresh.correct.item<std::int64_t>();
+  for (const auto& each : fresh.metrics) outcome.metrics.push_back(each.item<double>());
 }
 
 std::vector<microbatch_loss> stage_module::take_losses(const step_key& step) {
@@ -175,14 +177,15 @@ std::vector<microbatch_loss> stage_module::take_losses(const step_key& step) {
   std::vector<at::Tensor> values;
   for (const auto& each : taken.mapped()) {
     values.push_back(each.loss);
-    values.push_back(each.correct);
+    values.insert(values.end(), each.metrics.begin(), each.metrics.end());
   }
   values = to_host(values);
   std::vector<microbatch_loss> known;
-  for (std::size_t i = 0; i < taken.mapped().size(); ++i) {
-    const auto& correct = values[2 * i + 1];
-    known.push_back({taken.mapped()[i].microbatch, values[2 * i].item<double>(),
-                     correct.defined() ? correct.item<std::int64_t>() : 0});
+  auto next = values.begin();
+  for (const auto& each : taken.mapped()) {
+    known.push_back({each.microbatch, (next++)->item<double>()});
+    for (std::size_t i = 0; i < each.metrics.size(); ++i)
+      known.back().metrics.push_back((next++)->item<double>());
   }
   return known;
 }

@@ -17,6 +17,7 @@
 #include "engine/device/device_streams.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/model/loss.hpp"
+#include "engine/model/metric.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/running_statistics.hpp"
@@ -40,6 +41,7 @@ struct stage_options {
   /// Begin deferred weight gradients early (see weight_queue): only for a stage on a CPU whose
   /// arithmetic has one intra-op thread.
   bool idle_cores = false;
+  metric_registry metrics = built_in_metrics();  ///< Of evaluations, on the last stage.
 };
 
 /// What the stage is told of a training step beside its micro-batches.
@@ -68,15 +70,15 @@ using gradient_room = std::function<std::shared_ptr<void>()>;
 struct forward_outcome {
   at::Tensor activation;  // for the next stage; on the last only without labels
   // On a device these two stay there, for `take_losses`:
-  double loss = 0;           // last stage: this micro-batch's share of the batch's mean loss
-  std::int64_t correct = 0;  // last stage, evaluation: samples classified right
+  double loss = 0;  // last stage: this micro-batch's share of the batch's mean loss
+  std::vector<double> metrics = {};  // last stage, evaluation: each one's sum
 };
 
 /// The same, once it is known on the host.
 struct microbatch_loss {
   microbatch_id microbatch;
   double loss = 0;
-  std::int64_t correct = 0;
+  std::vector<double> metrics = {};
 };
 
 /// The arithmetic of one pipeline stage: a slice of the model with its autograd contexts and
@@ -177,8 +179,8 @@ class stage_module {
   /// A loss that is on the device yet.
   struct waiting_loss {
     microbatch_id microbatch;
-    at::Tensor loss;     // [] f32
-    at::Tensor correct;  // [] i64; undefined in training
+    at::Tensor loss;                  // [] f32
+    std::vector<at::Tensor> metrics;  // of one number each; none in training
   };
 
   void note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome);

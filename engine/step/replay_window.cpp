@@ -29,4 +29,25 @@ bool replay_window::contains(const step_key& key) const {
          std::ranges::binary_search(evaluations_, key);
 }
 
+std::optional<std::uint64_t> newest_common(const std::vector<std::vector<std::uint64_t>>& of_stages,
+                                           std::uint64_t last) {
+  if (of_stages.empty()) return std::nullopt;
+  std::optional<std::uint64_t> newest;
+  for (const auto step : of_stages.front()) {
+    if (step > last) continue;
+    const bool is_common = std::ranges::all_of(of_stages, [step](const auto& steps) {
+      return std::ranges::find(steps, step) != steps.end();
+    });
+    if (is_common && (!newest || step > *newest)) newest = step;
+  }
+  return newest;
+}
+
+std::optional<std::uint64_t> version_for(const lost_stages& all) {
+  auto first = all.begun;
+  for (const auto each : all.unanswered) first = std::min(first, each);
+  if (first == 0) return std::nullopt;
+  return newest_common(all.versions, first - 1);
+}
+
 }  // namespace troupe::engine

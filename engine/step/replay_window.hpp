@@ -51,4 +51,22 @@ class replay_window {
   std::vector<step_key> evaluations_;  // rising
 };
 
+/// The newest step, up to `last`, that is among those of each stage.
+[[nodiscard]] std::optional<std::uint64_t> newest_common(
+    const std::vector<std::vector<std::uint64_t>>& of_stages, std::uint64_t last);
+
+/// What is known of stages that were lost, one or several, when others are to do their last steps
+/// again.
+struct lost_stages {
+  std::vector<std::vector<std::uint64_t>> versions = {};  ///< Of each: which are kept.
+  std::uint64_t begun = 0;                                ///< The last training step; 0: none.
+  /// Training steps that one of them has not answered, or a stage that does them again already.
+  std::vector<std::uint64_t> unanswered = {};
+};
+
+/// The version that all of them start from: what one needs of another is computed again by both.
+/// It is the newest one before the last training step and before each unanswered one, so a stage
+/// that does steps again itself gets all it needs. Nothing: none is kept of all.
+[[nodiscard]] std::optional<std::uint64_t> version_for(const lost_stages& all);
+
 }  // namespace troupe::engine

@@ -39,14 +39,15 @@ result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote
   if (heard != nullptr && heard->votes[vote.stage.value]) {
     if (!same(vote, *heard->votes[vote.stage.value]))
       return fail(errc::bad_frame, what + " contradicts its first one");
-    if (closed == closed_.end()) return std::nullopt;
-    return closed->second.decision;
+    if (closed != closed_.end()) return closed->second.decision;
+    if (found->second.again.erase(vote.stage) == 0) return std::nullopt;
+  } else {
+    if (auto admitted = admit(vote, what); !admitted) return tl::unexpected(admitted.error());
+    if (found == open_.end())
+      found = open_.emplace(vote.step, ballot{{rules_.stages, std::nullopt}, rules_.stages}).first;
+    last_[vote.stage.value] = vote.step;
+    found->second.votes[vote.stage.value] = vote;
   }
-  if (auto admitted = admit(vote, what); !admitted) return tl::unexpected(admitted.error());
-  if (found == open_.end())
-    found = open_.emplace(vote.step, ballot{{rules_.stages, std::nullopt}, rules_.stages}).first;
-  last_[vote.stage.value] = vote.step;
-  found->second.votes[vote.stage.value] = vote;
   if (--found->second.missing > 0) return std::nullopt;
   auto last = std::move(open_.extract(found).mapped());
   auto decision = decide(last);
@@ -59,6 +60,11 @@ result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote
   closed_.insert_or_assign(vote.step, closed_ballot{std::move(last), decision});
   if (closed_.size() > std::max(1U, rules_.accumulate)) closed_.erase(closed_.begin());
   return decision;
+}
+
+void step_coordinator_core::vote_again(stage_id stage) {
+  for (auto& [step, each] : open_)
+    if (each.votes.at(stage.value) && each.again.insert(stage).second) ++each.missing;
 }
 
 std::optional<loss_scaler> step_coordinator_core::scaler_after(std::uint64_t number) const {

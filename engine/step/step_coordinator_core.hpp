@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,10 @@ class step_coordinator_core {
   /// stage's first one, or too many open steps; stale for a step before the stage's last vote.
   [[nodiscard]] result<std::optional<step_decision>> hear(const step_vote& vote);
 
+  /// The stage is lost, and another one is to do its last steps again: no step is decided any more
+  /// before that one has voted on it, as the lost one did.
+  void vote_again(stage_id stage);
+
   /// As the last decision left it.
   [[nodiscard]] const std::optional<loss_scaler>& scaler() const noexcept { return rules_.scaler; }
 
@@ -59,6 +64,7 @@ class step_coordinator_core {
   struct ballot {
     std::vector<std::optional<step_vote>> votes;  // by stage
     std::size_t missing = 0;
+    std::set<stage_id> again = {};  // whose vote is to be cast once more; among the missing
   };
 
   struct closed_ballot {

@@ -1,3 +1,6 @@
+#include <ATen/ops/_fused_adagrad.h>
+#include <ATen/ops/full.h>
+
 #include "optimizers/algorithms.hpp"
 #include "optimizers/algorithms/common_rules.hpp"
 
@@ -33,7 +36,9 @@ class adagrad_method {
         lr_(chosen.at("lr")),
         lr_decay_(chosen.at("lr_decay")),
         start_(chosen.at("initial_accumulator_value")),
-        eps_(chosen.at("eps")) {}
+        eps_(chosen.at("eps")),
+        weight_decay_(chosen.at("weight_decay")),
+        maximize_(chosen.at("maximize") != 0) {}
 
   [[nodiscard]] std::vector<slot_use> uses() const { return {{.start = start_}}; }
 
@@ -45,9 +50,18 @@ class adagrad_method {
                            .eps = static_cast<T>(eps_)});
   }
 
+  [[nodiscard]] bool is_fused(const at::Tensor& param) const { return takes_whole_updates(param); }
+  void run_fused(const tensor_list& params, const tensor_list& gradients,
+                 std::span<tensor_list> kept, param_numbers& numbers) const {
+    const auto step = at::full({}, ++numbers.scalars[0], params.front().options());
+    at::_fused_adagrad_(params, gradients, kept[0], tensor_list(params.size(), step), lr_,
+                        lr_decay_, weight_decay_, eps_, maximize_);
+  }
+
  private:
   decay_settings decay_;
-  double lr_, lr_decay_, start_, eps_;
+  double lr_, lr_decay_, start_, eps_, weight_decay_;
+  bool maximize_;
 };
 
 }  // namespace

@@ -38,10 +38,7 @@ class adam_method {
                amsgrad_);
   }
 
-  // ATen has one kernel for all of it, for NVIDIA's GPUs: each element is read and written once.
-  [[nodiscard]] bool is_fused(const at::Tensor& param) const {
-    return param.is_cuda() && param.scalar_type() == at::kFloat;
-  }
+  [[nodiscard]] bool is_fused(const at::Tensor& param) const { return takes_whole_updates(param); }
   void run_fused(const tensor_list& params, const tensor_list& gradients,
                  std::span<tensor_list> kept, param_numbers& numbers) {
     moments_.count(numbers.scalars[0]);

@@ -2,6 +2,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_neg.h>
+#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/neg.h>
@@ -106,6 +107,17 @@ class sgd_method {
       gradients = nesterov_ ? at::_foreach_add(gradients, buffers, momentum_) : buffers;
     }
     at::_foreach_add_(params, gradients, -lr_);
+  }
+
+  // Where ATen's kernel maximizes, weight decay pulls the other way: not with torch.optim.SGD.
+  [[nodiscard]] bool is_fused(const at::Tensor& param) const {
+    return !maximize_ && takes_whole_updates(param);
+  }
+  void run_fused(const tensor_list& params, const tensor_list& gradients,
+                 std::span<tensor_list> kept, const param_numbers& numbers) const {
+    const bool is_first = momentum_ != 0 && numbers.fresh;
+    at::_fused_sgd_(params, gradients, kept[0], weight_decay_, momentum_, lr_, dampening_,
+                    nesterov_, maximize_, is_first);
   }
 
   // What torch.optim.SGD does, operator by operator.

@@ -1,9 +1,11 @@
-"""Launches over hosts: how soon a run begins, and what a network costs a step.
+"""Launches over hosts: how soon a run begins, what a network costs a step, and campaigns of many
+launches.
 
 ./dev bench cluster [--json FILE] [--rounds R] [--write-docs] [--only NAME[,NAME..]]
 
-The protocol is in docs/benchmarks.md. A figure is the median over the rounds. Needs root: hosts are
-namespaces with an sshd each, and a network's rate is limited by the system's token buckets.
+The protocol is in docs/benchmarks.md. A figure is the median over the rounds. The campaigns, which
+take hours, are measured only where --only names them. Needs root: hosts are namespaces with an sshd
+each, and a network's rate is limited by the system's token buckets.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 import harness
 from harness import Result
 
+from campaigns import CAMPAIGN_S, CAMPAIGNS
 from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
 from hosts import Hosts
 
@@ -211,6 +214,9 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
         if result is None or result.median(figure) is None:
             continue
         out.append(figure_row(result, figure))
+    for name in CAMPAIGNS:
+        if name in by_name:
+            out += [figure_row(by_name[name], figure) for figure in by_name[name].figures()]
     return FIGURE_ROW, out
 
 
@@ -240,11 +246,19 @@ def remark(results: list[Result]) -> str:
     if far and said:
         out.append(f"At 1 Gbit/s and 20 ms it takes {more_or_less(far / said)} time than "
                    "`troupe plan` predicts.")
+    peaks = {figure.removesuffix(".peak"): value for (kind, figure), value in median.items()
+             if kind == "memory.decoder" and figure.endswith(".peak")}
+    if peaks:
+        off = [value / median[("memory.decoder", f"{name}.predicted")]
+               for name, value in peaks.items()]
+        out.append(f"The peaks of the decoder's processes are {min(off):.2f} to {max(off):.2f} "
+                   "times what `check` predicts and the program takes.")
     return " ".join(out)
 
 
 def main() -> int:
-    return kinds_main(__file__, __doc__, KINDS, 3, 2 * RUN_S, rows, remark)
+    return kinds_main(__file__, __doc__, KINDS, 3, 2 * RUN_S, rows, remark, CAMPAIGNS,
+                      2 * CAMPAIGN_S)
 
 
 if __name__ == "__main__":

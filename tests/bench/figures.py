@@ -159,11 +159,16 @@ Measure = Callable[[Path], None]
 
 def kinds_main(script: str, doc: str, kinds: dict[str, Measure], rounds: int, limit_s: float,
                rows: Callable[[list[Result]], tuple[list[str], list[list[str]]]],
-               remark: Callable[[list[Result]], str]) -> int:
+               remark: Callable[[list[Result]], str],
+               once: dict[str, Measure] | None = None, once_limit_s: float = 0.0) -> int:
     """The main of a benchmark that measures several kinds, each in a process of its own.
 
-    Each kind gets a folder and prints its figures; `limit_s` is its longest time.
+    Each kind gets a folder and prints its figures; `limit_s` is its longest time. `once`: kinds
+    that are many runs themselves, each of which is measured only where `--only` names it, and
+    once, and may take `once_limit_s`.
     """
+    repeated, once = kinds, once or {}
+    kinds = repeated | once
     name = Path(script).stem
     parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=doc,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -171,20 +176,23 @@ def kinds_main(script: str, doc: str, kinds: dict[str, Measure], rounds: int, li
     parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
     parser.add_argument("--rounds", type=int, default=rounds,
                         help=f"runs of each (default: {rounds})")
-    parser.add_argument("--only", help=f"some of {', '.join(kinds)}")
+    parser.add_argument("--only", help=f"some of {', '.join(kinds)}" + (
+        f"; left out: all but {', '.join(once)}, which take hours" if once else ""))
     parser.add_argument("--measure", choices=kinds, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         with tempfile.TemporaryDirectory(prefix=f"troupe-{name}-") as folder:
             kinds[options.measure](Path(folder))
         return 0
-    wanted = options.only.split(",") if options.only else list(kinds)
+    wanted = options.only.split(",") if options.only else list(repeated)
     if unknown := [each for each in wanted if each not in kinds]:
         parser.error(f"nothing is called {unknown[0]}; known: {', '.join(kinds)}")
     planned = [Contender(each, [sys.executable, script, "--measure", each], read_figures)
                for each in wanted]
     load = harness.load_before_start()
-    results = harness.interleave(planned, options.rounds, limit_s)
+    results = harness.interleave([each for each in planned if each.name in repeated],
+                                 options.rounds, limit_s)
+    results += harness.interleave([each for each in planned if each.name in once], 1, once_limit_s)
     where = f"{harness.circumstances(load)}; {options.rounds} rounds"
     return report(name, results, rows(results), remark(results), where, options)
 

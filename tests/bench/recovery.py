@@ -8,6 +8,7 @@ The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -22,11 +23,16 @@ from pathlib import Path
 import harness
 from harness import Result
 
+from cluster import over_ssh, program
 from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
+from hosts import Hosts
 
 RUN_S = 240.0
-KILLS = 5
-STEPS_BETWEEN = 6
+# Each as soon as the one before is over, and some steps are told.
+LOSSES = 100
+STEPS_BETWEEN = 2
+CUTS = 10
+ENDLESS = "1000000"
 SMALL = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-size", "16",
          "--micro-batches", "4", "--optimizer", "sgd", "--momentum", "0.9", "--no-eval",
          "--threads-per-stage", "1"]
@@ -41,37 +47,40 @@ FILES = 5
 # A long run meets one fault in each of these; in the second half of it the run is undisturbed.
 FAULT_EVERY_S = 29.0
 LONG_S = 1800.0
+# Of the undisturbed run whose losses the long one must have.
+REFERENCE_S = 300.0
+LEAST_COMMON = 50  # steps
 LONG_STAGES = 3
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def children_of(pid: int) -> dict[str, int]:
     """A run's node processes by name."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            if b"--node-name" in words:
-                found[words[words.index(b"--node-name") + 1].decode()] = int(child)
+        with contextlib.suppress(OSError):  # a thread or a process that has ended meanwhile
+            for child in (task / "children").read_text().split():
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                if b"--node-name" in words:
+                    found[words[words.index(b"--node-name") + 1].decode()] = int(child)
     return found
 
 
 def holder_of(stage: str, log: str) -> str:
-    """The node that has a stage's place after what a run has said."""
-    for line in log.splitlines():
-        words = line.split(" takes the place of ")
-        if len(words) == 2 and words[1] in (stage, *(f"{stage}.{n}" for n in range(2, 10))):
-            stage = words[0].split()[-1]
-    return stage
+    """The node that has a stage's place after what a run has said (--verbose)."""
+    said = re.findall(rf"(\S+) has the place of {stage}$", log, re.MULTILINE)
+    return said[-1] if said else stage
 
 
 def replays_in(log: str) -> int:
-    """How often a run has said that a stage is replayed."""
-    return log.count(" is replayed from step ")
+    """How often a run has said that lost stages are replayed."""
+    return log.count(" replayed from step ")
 
 
 def computed_again(log: str) -> int:
-    """The actions that processes which were left have computed again, by a run's last word."""
-    words = log.split("the processes that were left computed ")
+    """The actions that processes have computed which had begun them before, by a run's last
+    word."""
+    words = log.split("processes that had begun them before computed ")
     if len(words) != 2:
         raise harness.Failure("the run does not say what was computed again")
     return int(words[1].split()[0])
@@ -85,77 +94,152 @@ def lines_of(file: Path) -> int:
 class Run:
     """One training run, with its lines of JSON as they come."""
 
-    def __init__(self, folder: Path, flags: list[str]) -> None:
+    def __init__(self, folder: Path, flags: list[str], command: list[str] | None = None) -> None:
+        """`command`: what runs the program with these flags; empty: the program itself."""
         self.steps = folder / "steps.json"
         self.log = folder / "log"
+        self.read, self.goes_on = 0, 0  # bytes of the log, and what these say
+        begin = command or [str(harness.require_program("resnet_pipeline"))]
         with self.log.open("wb") as log:
-            self.child = subprocess.Popen(
-                [str(harness.require_program("resnet_pipeline")), *flags, "--json",
-                 str(self.steps)], stdout=log, stderr=log)
-        self.began = time.monotonic()
+            self.child = subprocess.Popen([*begin, *flags, "--json", str(self.steps)], stdout=log,
+                                          stderr=log)
+
+    def said(self) -> str:
+        """All that the run has said."""
+        return self.log.read_text(errors="replace")
+
+    def wait_until(self, is_met: Callable[[], bool], every_s: float = 0.001) -> float:
+        """When a condition was met. Fails where the run ends first, or after RUN_S."""
+        until = time.monotonic() + RUN_S
+        while not is_met():
+            if self.child.poll() is not None or time.monotonic() > until:
+                self.fail()
+            time.sleep(every_s)
+        return time.monotonic()
 
     def wait_for(self, lines: int) -> float:
         """When so many steps were told."""
-        while lines_of(self.steps) < lines:
-            if self.child.poll() is not None or time.monotonic() - self.began > RUN_S:
-                self.fail()
-            time.sleep(0.001)
-        return time.monotonic()
+        return self.wait_until(lambda: lines_of(self.steps) >= lines)
 
     def wait_for_replay(self, number: int) -> float:
         """When the run said that a stage was replayed, or that all go back, so many times."""
-        while True:
-            log = self.log.read_text(errors="replace")
-            if replays_in(log) + log.count("the run goes on behind step") >= number:
-                return time.monotonic()
-            if self.child.poll() is not None or time.monotonic() - self.began > RUN_S:
-                self.fail()
-            time.sleep(0.001)
+        def is_said() -> bool:
+            with self.log.open("rb") as log:
+                log.seek(self.read)
+                new = log.read()
+            lines = new[:new.rfind(b"\n") + 1]
+            self.read += len(lines)
+            text = lines.decode(errors="replace")
+            self.goes_on += replays_in(text) + text.count("the run goes on behind step")
+            return self.goes_on >= number
+        return self.wait_until(is_said)
+
+    def wait_for_understudy(self) -> None:
+        """Until one has joined and waits (--verbose)."""
+        def is_there() -> bool:
+            log = self.said()
+            return any(each.startswith("understudy-") and f"{each}: process " in log
+                       and f" {each} has the place of " not in log
+                       for each in children_of(self.child.pid))
+        self.wait_until(is_there, 0.01)
 
     def fail(self) -> None:
         """Says what the run said last."""
         self.child.kill()
         self.child.wait()
-        raise harness.Failure(harness.tail(self.log.read_text(errors="replace")))
+        raise harness.Failure(harness.tail(self.said()))
 
     def end(self) -> list[float]:
         """Seconds of each step."""
         if self.child.wait(RUN_S):
             self.fail()
+        return self.seconds()
+
+    def interrupt(self) -> None:
+        """Ends it in order before its last step. Fails where it ends otherwise."""
+        self.child.send_signal(signal.SIGINT)
+        if self.child.wait(RUN_S) != INTERRUPTED:
+            self.fail()
+
+    def seconds(self) -> list[float]:
+        """Of each step."""
         return [line["seconds"] for line in harness.json_lines(self.steps.read_text())
                 if "seconds" in line]
 
+    def losses(self) -> dict[int, float]:
+        """By the step's number."""
+        return {line["step"]: line["loss"] for line in harness.json_lines(self.steps.read_text())
+                if "step" in line and "loss" in line}
 
-def measure_kills(stages: int, understudies: int = 0) -> Callable[[Path], None]:
-    """From the kill of a stage to its replay, whose stage has all that its first action needs by
-    then, and to the end of the first step that was not told before."""
+
+def say_times(what: str, times: list[float]) -> None:
+    """That half of them, 90 % and 99 % are not above, and the most."""
+    ordered = sorted(times)
+    for name, share in (("half", 0.5), ("p90", 0.9), ("p99", 0.99), ("most", 1.0)):
+        say_figure(f"{what}_{name}", ordered[math.ceil(share * len(ordered)) - 1], "s")
+
+
+def say_state(folder: Path, stages: int) -> None:
+    """Parameters, buffers and optimizer slots of each stage, by the files of its checkpoint."""
+    place = folder / "state"
+    place.mkdir()
+    Run(place, [*SMALL, "--stages", str(stages), "--steps", "1", "--checkpoint-dir",
+                str(place / "kept"), "--checkpoint-every", "1"]).end()
+    for stage in range(stages):
+        files = list((place / "kept").rglob(f"*.stage-{stage}.safetensors"))
+        if not files:
+            raise harness.Failure(f"the checkpoint has no file of stage-{stage}")
+        say_figure(f"state_of_stage_{stage}", sum(each.stat().st_size for each in files) / 1e6,
+                   "MB")
+
+
+def measure_losses(stages: int, understudies: int = 0,
+                   by: signal.Signals = signal.SIGKILL) -> Callable[[Path], None]:
+    """From the signal that a stage gets to its replay, whose stage has all that its first action
+    needs by then, and to the end of the first step that is told after that."""
     def measure(folder: Path) -> None:
-        steps = (KILLS + 2) * STEPS_BETWEEN
-        run = Run(folder, [*SMALL, "--stages", str(stages), "--steps", str(steps), "--on-fault",
-                           "recover", "--understudies", str(understudies)])
+        say_state(folder, stages)
+        run = Run(folder, [*SMALL, "--stages", str(stages), "--steps", ENDLESS, "--on-fault",
+                           "recover", "--understudies", str(understudies), "--verbose"])
         gaps, replays = [], []
-        for number in range(KILLS):
-            told = (number + 1) * STEPS_BETWEEN
-            run.wait_for(told)
-            name = holder_of(f"stage-{number % stages}", run.log.read_text(errors="replace"))
-            pids = [pid for at, pid in children_of(run.child.pid).items()
-                    if at == name or at.startswith(name + ".")]
-            before = lines_of(run.steps)
-            os.kill(max(pids), signal.SIGKILL)
-            killed = time.monotonic()
-            replays.append(run.wait_for_replay(number + 1) - killed)
-            gaps.append(run.wait_for(before + 1) - killed)
-        seconds = run.end()
-        usual = statistics.median(seconds)
-        log = run.log.read_text(errors="replace")
-        say_figure("kill_to_replay_p50", statistics.median(replays), "s")
-        say_figure("kill_to_replay_max", max(replays), "s")
-        say_figure("replayed", replays_in(log), "losses")
-        say_figure("survivors_computed_again", computed_again(log), "actions")
-        say_figure("kill_to_next_step_p50", statistics.median(gaps), "s")
-        say_figure("kill_to_next_step_max", max(gaps), "s")
-        say_figure("usual_step", usual, "s")
+        for number in range(LOSSES):
+            run.wait_for(lines_of(run.steps) + STEPS_BETWEEN)
+            if understudies:
+                run.wait_for_understudy()
+            name = holder_of(f"stage-{number % stages}", run.said())
+            os.kill(children_of(run.child.pid)[name], by)
+            lost = time.monotonic()
+            replays.append(run.wait_for_replay(number + 1) - lost)
+            gaps.append(run.wait_for(lines_of(run.steps) + 1) - lost)
+        run.interrupt()
+        say_times("to_replay", replays)
+        say_times("to_next_step", gaps)
+        say_figure("replayed", replays_in(run.said()), "losses")
+        say_figure("survivors_computed_again", computed_again(run.said()), "actions")
+        say_figure("usual_step", statistics.median(run.seconds()), "s")
     return measure
+
+
+def measure_unreachable(folder: Path) -> None:
+    """The same from the moment at which the host of a stage, one of three, is cut off."""
+    gaps, replays = [], []
+    for number in range(CUTS):
+        place = folder / str(number)
+        place.mkdir()
+        with Hosts(["alpha", "beta", "gamma"]) as hosts:
+            file = place / "run.toml"
+            file.write_text(over_ssh(hosts))
+            run = Run(place, [*SMALL, "--stages", "3", "--steps", ENDLESS, "--on-fault", "recover"],
+                      hosts.home.inside([program("troupe"), "launch", str(file), "--"]))
+            run.wait_for(STEPS_BETWEEN)
+            cut = time.monotonic()
+            subprocess.run(hosts.hosts[2].inside(["ip", "link", "set", "eth0", "down"]),
+                           check=True)
+            replays.append(run.wait_for_replay(1) - cut)
+            gaps.append(run.wait_for(lines_of(run.steps) + 1) - cut)
+        run.child.wait(RUN_S)
+    say_times("to_replay", replays)
+    say_times("to_next_step", gaps)
 
 
 def costs_of(run: Run) -> dict[str, list[float]]:
@@ -232,7 +316,7 @@ def measure_files(folder: Path) -> None:
                           "--stages", "2", "--threads-per-stage", "1", "--verbose",
                           "--checkpoint-dir", str(place / "kept"), "--checkpoint-every", "1"])
         run.end()
-        said = re.search(r"checkpoint \S+ in (\d+) ms", run.log.read_text(errors="replace"))
+        said = re.search(r"checkpoint \S+ in (\d+) ms", run.said())
         if said is None:
             raise harness.Failure("the run does not say how long its checkpoint took")
         size = sum(each.stat().st_size for each in (place / "kept").rglob("*") if each.is_file())
@@ -277,12 +361,30 @@ def kill_neighbours(run: Run, stage: int) -> None:
         os.kill(each, signal.SIGKILL)
 
 
+def compare_losses(folder: Path, disturbed: Run, flags: list[str]) -> None:
+    """Fails where a step has another loss than in the same run without a fault, or the two have
+    fewer than LEAST_COMMON steps in common."""
+    place = folder / "reference"
+    place.mkdir()
+    calm = Run(place, flags)
+    time.sleep(REFERENCE_S)
+    calm.interrupt()
+    losses, others = calm.losses(), disturbed.losses()
+    common = sorted(losses.keys() & others.keys())
+    if len(common) < LEAST_COMMON:
+        raise harness.Failure(f"{len(common)} steps can be compared; {LEAST_COMMON} are needed")
+    if different := [step for step in common if losses[step] != others[step]]:
+        raise harness.Failure(f"step {different[0]} has the loss {others[different[0]]!r}, and "
+                              f"{losses[different[0]]!r} without faults")
+    say_figure("steps_with_equal_losses", len(common), "steps")
+
+
 def measure_faults(*faults: Callable[[Run, int], None]) -> Callable[[Path], None]:
     """What a run of half an hour keeps of its throughput with a fault every 29 s."""
     def measure(folder: Path) -> None:
-        run = Run(folder, [*SMALL, "--stages", str(LONG_STAGES), "--steps", "1000000",
-                           "--on-fault", "recover", "--checkpoint-dir", str(folder / "kept"),
-                           "--checkpoint-every", "50"])
+        flags = [*SMALL, "--stages", str(LONG_STAGES), "--steps", ENDLESS, "--on-fault", "recover"]
+        run = Run(folder, [*flags, "--checkpoint-dir", str(folder / "kept"), "--checkpoint-every",
+                           str(CHECKPOINT_EVERY)])
         run.wait_for(20)
         first, began = lines_of(run.steps), time.monotonic()
         calm_steps, calm_s, count = 0, 0.0, int(LONG_S / FAULT_EVERY_S)
@@ -297,21 +399,24 @@ def measure_faults(*faults: Callable[[Run, int], None]) -> Callable[[Path], None
             if run.child.poll() is not None:
                 run.fail()
         rate = (lines_of(run.steps) - first) / (time.monotonic() - began)
-        run.child.send_signal(signal.SIGINT)
-        run.child.wait(RUN_S)
-        log = run.log.read_text(errors="replace")
+        run.interrupt()
+        log = run.said()
         say_figure("faults", count, "faults")
         say_figure("replayed", replays_in(log), "replays")
         say_figure("went_back", log.count("the run goes on behind step"), "returns")
         say_figure("steps_a_second_calm", calm_steps / calm_s, "1/s")
         say_figure("steps_a_second", rate, "1/s")
         say_figure("kept", 100 * rate * calm_s / calm_steps, "%")
+        compare_losses(folder, run, flags)
     return measure
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    "kill.two_stages": measure_kills(2), "kill.one_stage": measure_kills(1),
-    "kill.understudy": measure_kills(2, understudies=1),
+    "kill.two_stages": measure_losses(2), "kill.one_stage": measure_losses(1),
+    "kill.understudy": measure_losses(2, understudies=1),
+    "stopped.two_stages": measure_losses(2, by=signal.SIGSTOP),
+    "stopped.understudy": measure_losses(2, understudies=1, by=signal.SIGSTOP),
+    "unreachable.three_hosts": measure_unreachable,
     "price.resnet50": measure_price(), "price.resnet50_tcp": measure_price("--link", "tcp"),
     "checkpoints.price": measure_checkpoints, "checkpoints.files": measure_files,
     "faults.kills": measure_faults(kill),
@@ -325,7 +430,8 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def main() -> int:
-    return kinds_main(__file__, __doc__, KINDS, 1, LONG_S + RUN_S, rows, lambda _: "")
+    return kinds_main(__file__, __doc__, KINDS, 1, LONG_S + REFERENCE_S + 2 * RUN_S, rows,
+                      lambda _: "")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import fork
 import harness
 import messaging
 import optimizers
+import recovery
 import resnet
 import schedules
 import strangers
@@ -500,6 +501,29 @@ class Schedules(Quiet):
         again = result("paced.one", 9.0)
         schedules.recall([again], [earlier])
         self.assertEqual(again.runs("value"), [9.0, 1.0, 2.0])
+
+
+class Recovery(Quiet):
+    """What a run says of its losses."""
+
+    def test_holder_is_the_last_that_took_the_place(self) -> None:
+        log = ("debug: stage-1.2 has the place of stage-1\ninfo: understudy-1 takes the place of "
+               "stage-0\ndebug: understudy-1 has the place of stage-0\n"
+               "debug: understudy-2 has the place of stage-1\n")
+        self.assertEqual(recovery.holder_of("stage-0", log), "understudy-1")
+        self.assertEqual(recovery.holder_of("stage-1", log), "understudy-2")
+        self.assertEqual(recovery.holder_of("stage-2", log), "stage-2")
+
+    def test_shares_of_times_are_the_least_that_so_many_do_not_exceed(self) -> None:
+        said: dict[str, float] = {}
+        with mock.patch.object(recovery, "say_figure",
+                               lambda name, value, _: said.update({name: value})):
+            recovery.say_times("t", [float(100 - each) for each in range(100)])
+            recovery.say_times("one", [5.0])
+        self.assertEqual([said[f"t_{each}"] for each in ("half", "p90", "p99", "most")],
+                         [50.0, 90.0, 99.0, 100.0])
+        self.assertEqual(said["one_half"], 5.0)
+        self.assertEqual(said["one_most"], 5.0)
 
 
 if __name__ == "__main__":

@@ -183,9 +183,20 @@ class device_allocator final : public c10::DeviceAllocator {
     const std::scoped_lock lock(the_world().mutex);
     the_world().tasks.recorded(of.get(), index_of(stream));
   }
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  /// Of what is counted, bytes alone.
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const std::scoped_lock lock(the_world().mutex);
+    c10::CachingDeviceAllocator::DeviceStats found;
+    auto& bytes =
+        found.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    bytes.current = static_cast<std::int64_t>(the_world().used[index(device)]);
+    bytes.peak = static_cast<std::int64_t>(the_world().peak[index(device)]);
+    return found;
+  }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex device) override {
+    static_cast<void>(take_peak_bytes(device));
+  }
   /// Free, and all.
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const std::scoped_lock lock(the_world().mutex);

@@ -1,9 +1,10 @@
 // card_nccl DEVICE RANKS [--fast] [--lose]: what NCCL does between processes that all use one GPU,
 // which it takes for GPUs of different hosts by their NCCL_HOSTID, so that everything goes through
 // sockets on loopback. Each rank compares the sums with the tree's, and fails where a bit differs
-// (--fast: more than rounding explains), and the time of a sum of 100 MB is measured; with one
-// rank, on the GPU alone. --lose: the last rank is killed within a sum; measured is how soon the
-// others have given up once they are told. Prints one JSON object.
+// (--fast: more than rounding explains), and the time of a sum of 100 MB is measured, with its
+// rates by nccl-tests' formulas; with one rank, on the GPU alone. --lose: the last rank is killed
+// within a sum; measured is how soon the others have given up once they are told. Prints one JSON
+// object.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -21,6 +22,7 @@
 #include <exception>
 #include <future>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -118,9 +120,22 @@ double compare_sums(const wish& how, engine::collective_port& port, c10::Device 
   return most;
 }
 
+constexpr std::int64_t timed_numbers = 25'000'000;  // f32: 100 MB
+
+/// GB/s by the formulas of nccl-tests.
+struct bandwidth {
+  double algorithm = 0;  ///< Bytes of a rank's tensor by the time of the sum.
+  double bus = 0;        ///< What each rank has to send and to receive for it, by the same time.
+};
+
+bandwidth bandwidth_of(double seconds, std::uint32_t ranks) {
+  const double algorithm = static_cast<double>(timed_numbers) * sizeof(float) / seconds / 1e9;
+  return {algorithm, algorithm * 2 * (ranks - 1) / ranks};
+}
+
 /// Seconds of a sum of 100 MB, the median.
 double time_sums(engine::collective_port& port, c10::Device on) {
-  const auto mine = at::randn({25'000'000}).to(on);
+  const auto mine = at::randn({timed_numbers}).to(on);
   const auto sum = at::empty_like(mine);
   std::vector<double> seconds;
   for (int round = 0; round < 7; ++round) {
@@ -195,6 +210,26 @@ std::string act(const wish& how, engine::collective_port& port, const channels& 
   std::_Exit(1);
 }
 
+/// `said`: by each rank that has ended well.
+void report(const wish& how, const std::vector<std::string>& said) {
+  std::printf("{\"ranks\": %u, \"fast\": %s, \"lose\": %s, ", how.ranks,
+              how.fast ? "true" : "false", how.lose ? "true" : "false");
+  if (!how.lose) {
+    double slowest = 0;
+    for (const auto& line : said) {
+      double apart = 0, seconds = 0;
+      std::istringstream(line) >> apart >> seconds;
+      slowest = std::max(slowest, seconds);
+    }
+    const auto rate = bandwidth_of(slowest, how.ranks);
+    std::printf("\"algorithm_gb_per_s\": %.3f, \"bus_gb_per_s\": %.3f, ", rate.algorithm, rate.bus);
+  }
+  std::printf("\"said\": [");
+  for (std::size_t i = 0; i < said.size(); ++i)
+    std::printf("%s\"%s\"", i == 0 ? "" : ", ", said[i].c_str());
+  std::printf("]}\n");
+}
+
 int run(const wish& how) {
   std::vector<channels> to(how.ranks);
   std::vector<pid_t> ranks;
@@ -226,11 +261,9 @@ int run(const wish& how) {
     if (status == 0) ++good;
   }
   if (good < ranks.size()) return 1;
-  std::printf("{\"ranks\": %u, \"fast\": %s, \"lose\": %s, \"said\": [", how.ranks,
-              how.fast ? "true" : "false", how.lose ? "true" : "false");
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    std::printf("%s\"%s\"", i == 0 ? "" : ", ", to[i].from.read_line().c_str());
-  std::printf("]}\n");
+  std::vector<std::string> said;
+  for (std::size_t i = 0; i < ranks.size(); ++i) said.push_back(to[i].from.read_line());
+  report(how, said);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 """Trains what card_speed trains, with PyTorch's own modules in eager mode, on one GPU.
 
-eager.py resnet50|gpt [--micro-batches N] [--batch N] [--steps N] [--read-loss] [--deterministic]
+eager.py resnet50|gpt [--micro-batches N] [--batch N] [--steps N] [--tokens N] [--read-loss]
+         [--deterministic]
 
 Prints one JSON object. The host reads the loss after each step with --read-loss, else only at the
 end of the run; the time of a step then is the mean of ten in a row.
@@ -40,11 +41,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT-2 of 124M parameters, whose scores use the embedding's weight."""
+    """GPT-2 of 124M parameters, whose scores use the embedding's weight, with so many tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(TOKENS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.tokens, self.positions = nn.Embedding(tokens, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
         self.norm = nn.LayerNorm(WIDTH)
         for each in self.modules():
@@ -56,10 +57,11 @@ class Decoder(nn.Module):
         return functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
 
-def build(name: str, batch: int) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-    """The model, its optimizer and the batch, on the GPU."""
+def build(name: str, batch: int,
+          tokens: int) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    """The model, its optimizer and the batch, on the GPU. More tokens than TOKENS are in no text."""
     if name == "gpt":
-        model: nn.Module = Decoder().cuda()
+        model: nn.Module = Decoder(tokens).cuda()
         text = torch.randint(TOKENS, (batch, CONTEXT + 1), device="cuda")
         made = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
         return model, made, text[:, :-1].contiguous(), text[:, 1:].contiguous()
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--read-loss", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
@@ -87,7 +90,7 @@ def main() -> None:
         torch.backends.cudnn.deterministic = True
         torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(1)
-    model, optimizer, inputs, labels = build(options.model, options.batch)
+    model, optimizer, inputs, labels = build(options.model, options.batch, options.tokens)
     seconds: list[float] = []
     count = options.micro_batches
     pairs = list(zip(inputs.chunk(count), labels.chunk(count)))

@@ -94,16 +94,18 @@ def exit_code(report: dict) -> int:
 def speed_lines(speed: dict) -> list[str]:
     """Steps beside PyTorch's: medians of the runs, and the ratios to PyTorch's that reads the loss
     each step, as Troupe does."""
-    lines = ["| trained | how | ms a step | least | of PyTorch's | deterministic | peak GiB |",
-             "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| trained | how | ms a step | least | of PyTorch's | deterministic | peak GiB | "
+             "predicted |",
+             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     seconds = {(row["model"], row["what"]): row["seconds"] for row in speed["rows"]}
     for row in speed["rows"]:
         beside = [seconds.get((row["model"], what)) for what in BESIDE]
         ratios = " | ".join(f"{row['seconds'] / each:.3f}" if each else "-" for each in beside)
-        peak = f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-"
+        peak, predicted = (f"{size / 2**30:.2f}" if (size := row.get(key, 0)) else "-"
+                           for key in ("peak_bytes", "predicted_bytes"))
         lines.append(f"| {row['model']}, batch {row['batch']} | {row['what']} | "
                      f"{1000 * row['seconds']:.2f} | {1000 * row['least']:.2f} | {ratios} | "
-                     f"{peak} |")
+                     f"{peak} | {predicted} |")
     if speed["growth"]:
         lines += ["", f"In {speed['growth']['steps']:,} steps of ResNet-50 (batch 32) LibTorch's "
                   f"allocator reserved {speed['growth']['reserved_growth']:,} bytes more than after "
@@ -113,17 +115,19 @@ def speed_lines(speed: dict) -> list[str]:
 
 def nccl_lines(runs: list[dict]) -> list[str]:
     """Sums between processes that share one GPU: its sockets on loopback, not its rate."""
-    lines = ["| ranks on one GPU | order | largest difference from the tree's sum | 100 MB, ms |",
-             "| ---: | --- | ---: | ---: |"]
+    lines = ["| ranks on one GPU | order | largest difference from the tree's sum | 100 MB, ms | "
+             "algorithm, GB/s | bus, GB/s |", "| ---: | --- | ---: | ---: | ---: | ---: |"]
     lost = ""
     for run in runs:
         words = [each.split() for each in run["said"]]
-        if run["lose"]:
+        if run.get("lose"):
             lost = max((each[0] for each in words), key=float)
             continue
+        rates = " | ".join("-" if (rate := run.get(key)) is None else f"{rate:.2f}"
+                           for key in ("algorithm_gb_per_s", "bus_gb_per_s"))
         lines.append(f"| {run['ranks']} | {'fast' if run['fast'] else 'ordered'} | "
                      f"{max(float(each[0]) for each in words):.2g} | "
-                     f"{1000 * max(float(each[1]) for each in words):.2f} |")
+                     f"{1000 * max(float(each[1]) for each in words):.2f} | {rates} |")
     if lost:
         lines += ["", f"A rank was killed within a sum: the other had given up {float(lost):.2f} s "
                   "after it was told."]

@@ -21,6 +21,8 @@ from pathlib import Path
 PATIENCE_S = 90
 SMALL = ["--data", "synthetic:3x64x64:10:2000", "--no-eval", "--no-progress", "--model", "resnet18",
          "--batch-size", "64"]
+FIRST_LOSS = 0.002  # by which the first loss may differ from that of f32, relative
+MEMORY = 0.5, 2.0   # between these shares of the prediction a stage's peak is to be
 
 
 class Wrong(Exception):
@@ -34,15 +36,18 @@ class Scenarios:
         self.programs, self.device, self.scratch = programs, device, scratch
         self.count = 0
 
-    def command(self, *flags: str, program: str = "resnet_pipeline") -> list[str]:
-        """A run's, on the device."""
-        return [str(self.programs / program), "--device", self.device, *flags]
+    def command(self, *flags: str, program: str = "resnet_pipeline",
+                devices: str = "") -> list[str]:
+        """A run's, on the device, or on those of each stage."""
+        return [str(self.programs / program), "--device", devices or self.device, *flags]
 
-    def run(self, *flags: str, program: str = "resnet_pipeline", code: int = 0) -> list[dict]:
+    def run(self, *flags: str, program: str = "resnet_pipeline", code: int = 0,
+            devices: str = "") -> list[dict]:
         """Runs it to its end and returns its steps."""
         self.count += 1
         log = self.scratch / f"{self.count}.json"
-        done = subprocess.run([*self.command(*flags, program=program), "--json", str(log)],
+        command = self.command(*flags, program=program, devices=devices)
+        done = subprocess.run([*command, "--json", str(log)],
                               timeout=PATIENCE_S, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False, cwd=self.scratch)
         if done.returncode != code:
@@ -80,13 +85,41 @@ class Scenarios:
         return "passed with a tolerance of 0.05"
 
     def precisions(self) -> str:
-        """bf16, fp16 with a dynamic scale, TF32 and channels_last."""
+        """bf16, fp16 with a dynamic scale, TF32 and channels_last beside f32. What rounding does to
+        a loss is small in the first step, of which it sees the forward alone, and grows with the
+        updates."""
+        common = [*SMALL, "--stages", "2", "--steps", "20"]
+        full = self.run(*common)
+        found = [f"f32 {full[0]['loss']:.4f} to {full[-1]['loss']:.4f}"]
+        for name, bound, flags in (
+                ("bf16", 0.05, ["--precision", "bf16", "--memory-format", "channels_last"]),
+                ("fp16", 0.05, ["--precision", "fp16"]), ("tf32", 0.05, ["--tf32"])):
+            steps = self.run(*common, *flags)
+            first, most = difference(full[:1], steps[:1]), difference(full, steps)
+            if first > FIRST_LOSS or most > bound:
+                raise Wrong(f"{name}: losses differ from those of f32 by {first:.3g} in the first "
+                            f"step (at most {FIRST_LOSS}) and {most:.3g} in all ({bound})")
+            found.append(f"{name} {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f}, from f32 by "
+                         f"{most:.2g} at most (bound {bound})")
+        return "losses from the first to the 20th step: " + "; ".join(found)
+
+    def memory(self) -> str:
+        """What each of two stages, which are listed with their devices, has of the GPU's memory,
+        beside the prediction."""
+        steps = self.run("--data", "synthetic:3x224x224:10:256", "--no-eval", "--no-progress",
+                         "--model", "resnet18", "--batch-size", "128", "--micro-batches", "2",
+                         "--stages", "2", "--steps", "3", "--predict",
+                         devices=f"{self.device},{self.device}")
+        if "peak device memory" not in self.output:
+            raise Wrong(f"no table of device memory: {self.output[-300:]}")
         found = []
-        for name, flags in (("bf16", ["--precision", "bf16", "--memory-format", "channels_last"]),
-                            ("fp16", ["--precision", "fp16"]), ("tf32", ["--tf32"])):
-            steps = self.run(*SMALL, *flags, "--stages", "2", "--steps", "20")
-            found.append(f"{name} {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f}")
-        return "losses from the first to the 20th step: " + ", ".join(found)
+        for stage in steps[-1]["stages"]:
+            peak, predicted = stage["peak_device_bytes"], stage["predicted_device_bytes"]
+            if not MEMORY[0] * predicted < peak < MEMORY[1] * predicted:
+                raise Wrong(f"{stage['name']} had {peak} bytes, of {predicted} predicted")
+            found.append(f"{stage['name']} {peak / 2**20:.0f} MiB, {peak / predicted:.2f} of the "
+                         "prediction")
+        return "peaks: " + ", ".join(found)
 
     def decoder(self) -> str:
         """A decoder with tied weights in four stages, with AdamW and clipping."""
@@ -250,8 +283,8 @@ def main() -> int:
         all_of = Scenarios(programs, device, Path(scratch))
         each: Callable[[], str]
         for each in (all_of.stages, all_of.repeats, all_of.verifies, all_of.precisions,
-                     all_of.decoder, all_of.replicas, all_of.resumes, all_of.lost_stage,
-                     all_of.interrupted, all_of.recovers, all_of.refusals):
+                     all_of.memory, all_of.decoder, all_of.replicas, all_of.resumes,
+                     all_of.lost_stage, all_of.interrupted, all_of.recovers, all_of.refusals):
             if chosen and each.__name__ not in chosen:
                 continue
             begin = time.monotonic()

@@ -8,6 +8,7 @@ BIN has card_speed and resnet_pipeline. With --rehearse, two small runs on the d
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ TROUPE = {
     "gpt": {
         "1 stage": [],
         "1 stage, any order of additions": ["--any-order"],
+        "2 stages, 2 micro-batches": ["--stages", "2", "--micro-batches", "2"],
         "2 stages, 4 micro-batches": ["--stages", "2", "--micro-batches", "4"],
     },
 }
@@ -42,12 +44,15 @@ PYTORCH = {
     "PyTorch, eager, deterministic, loss read": ["--read-loss", "--deterministic"],
     "PyTorch, eager, 4 micro-batches": ["--micro-batches", "4"],
 }
+PADDED = {"PyTorch, eager, loss read, 50,304 tokens": ["--read-loss", "--tokens", "50304"]}
 BATCHES = {"resnet50": 256, "gpt": 16}
 
 # The trainer, whose batches come from the host's memory.
 TRAINER = ["--model", "resnet50", "--data", "synthetic:3x224x224:1000:20000", "--batch-size", "256",
-           "--precision", "bf16", "--memory-format", "channels_last", "--stages", "1", "--steps",
-           "40", "--no-eval", "--no-progress"]
+           "--precision", "bf16", "--memory-format", "channels_last", "--stages", "1",
+           "--no-eval", "--no-progress"]
+TRAINED = [("threads", "1"), ("processes", "1"), ("threads", "4")]  # stages in, micro-batches
+STEPS = 40
 SETTLED = 10  # steps
 
 
@@ -66,33 +71,49 @@ def rows_of(programs: Path, device: str, model: str) -> Iterator[dict]:
     ways = {name: [str(programs / "card_speed"), device, model, *batch, *flags]
             for name, flags in TROUPE[model].items()}
     ways |= {name: [sys.executable, str(EAGER), model, *batch, *flags]
-             for name, flags in PYTORCH.items()}
+             for name, flags in {**PYTORCH, **(PADDED if model == "gpt" else {})}.items()}
     seen = [{name: run(command) for name, command in ways.items()} for _ in range(ROUNDS)]
     for name in ways:
         seconds = [each for one in seen for each in one[name]["seconds"]]
         yield row_of(name, {**seen[0][name], "seconds": seconds})
 
 
-def trainer_row(programs: Path, device: str, place: str) -> dict:
+def trainer_row(programs: Path, device: str, place: str, microbatches: str) -> dict:
     """Its steps with the stage in threads or processes, without the first ones."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "steps.json"
         done = subprocess.run([str(programs / "resnet_pipeline"), "--device", device, *TRAINER,
-                               "--stages-in", place, "--json", str(log)], timeout=PATIENCE_S,
+                               "--stages-in", place, "--micro-batches", microbatches,
+                               "--steps", str(STEPS), "--json", str(log)], timeout=PATIENCE_S,
                               check=False, capture_output=True, text=True)
         if done.returncode != 0:
             raise ValueError(f"the trainer: code {done.returncode}: {done.stderr[-400:]}")
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    seconds = [line["seconds"] for line in lines if "step" in line][SETTLED:]
-    return row_of(f"the trainer, its stage in {place}",
-                  {"model": "resnet50", "batch": 256, "seconds": seconds})
+    steps = [line for line in lines if "step" in line]
+    several = "" if microbatches == "1" else f", {microbatches} micro-batches"
+    return row_of(f"the trainer, its stage in {place}{several}",
+                  {"model": "resnet50", "batch": 256,
+                   "seconds": [step["seconds"] for step in steps[SETTLED:]],
+                   "peak_bytes": steps[-1]["stages"][0]["peak_device_bytes"]})
+
+
+def predicted_bytes(programs: Path, device: str, flags: list[str]) -> int:
+    """What `--check` predicts of stage 0: of its GPU's memory, or on the CPU of its process's."""
+    done = subprocess.run([str(programs / "resnet_pipeline"), "--check", "--device", device, *flags],
+                          timeout=PATIENCE_S, check=False, capture_output=True, text=True)
+    row = re.search(r"^0 .*?([0-9]+) MiB$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or row is None:
+        raise ValueError(f"--check: code {done.returncode}: {done.stdout[-400:]}"
+                         f"{done.stderr[-400:]}")
+    return int(row[1]) * 2**20
 
 
 def row_of(name: str, seen: dict) -> dict:
     """What the report has of a run."""
     return {"model": seen["model"], "what": name, "batch": seen["batch"],
             "seconds": statistics.median(seen["seconds"]), "least": min(seen["seconds"]),
-            "peak_bytes": seen.get("peak_bytes", 0)}
+            "peak_bytes": seen.get("peak_bytes", 0),
+            "predicted_bytes": seen.get("predicted_bytes", 0)}
 
 
 def main() -> int:
@@ -111,16 +132,27 @@ def main() -> int:
 
     if "--rehearse" in sys.argv:
         small = [speed, device, "small", "--batch", "8", "--steps", "1", "--micro-batches", "2"]
+        trainer = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "8",
+                   "--stages", "1"]
+        predicted = predicted_bytes(programs, "cpu", trainer)
         for stages in ("1", "2"):
-            note(row_of(f"{stages} stages", run([*small, "--stages", stages])))
+            seen = run([*small, "--stages", stages])
+            note(row_of(f"{stages} stages", {**seen, "predicted_bytes": predicted}))
     else:
         for model in BATCHES:
             for row in rows_of(programs, device, model):
                 note(row)
-        for place in ("threads", "processes"):
-            note(trainer_row(programs, device, place))
+        for place, microbatches in TRAINED:
+            note(trainer_row(programs, device, place, microbatches))
         many = run([speed, device, "resnet50", "--batch", "32", "--steps", "1000"])
         growth = {"steps": 1000, "reserved_growth": many["reserved_growth"]}
+        note(None)
+        for count in ("1", "4"):
+            predicted = predicted_bytes(programs, device, [*TRAINER, "--micro-batches", count])
+            for row in rows:
+                if (row["what"].startswith("the trainer")
+                        and row["what"].endswith("4 micro-batches") == (count == "4")):
+                    row["predicted_bytes"] = predicted
         note(None)
     return 0
 

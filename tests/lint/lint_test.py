@@ -7,6 +7,7 @@ import sys
 import tempfile
 import unittest
 
+import headers
 import lint
 
 BAD = [
@@ -136,6 +137,46 @@ class Program(unittest.TestCase):
         ran = self.run_over([("engine/a.cpp", "int a;")], ["engine"])
         self.assertEqual(ran.returncode, 1)
         self.assertIn("has no folder", ran.stderr)
+
+
+class PublicHeaders(unittest.TestCase):
+    """A tree with one public header, and the files that a test adds."""
+
+    def found_in(self, files):
+        tree = {"docs/headers.md": "| Header | For |\n| --- | --- |\n| `engine/a.hpp` | a |\n",
+                "engine/a.hpp": '#include <vector>\n#include "engine/b.hpp"\n',
+                "engine/b.hpp": "int b;\n", **files}
+        with tempfile.TemporaryDirectory() as root:
+            for folder in [*headers.EXAMPLES, *(os.path.dirname(path) for path in tree)]:
+                os.makedirs(os.path.join(root, folder), exist_ok=True)
+            for path, source in tree.items():
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(source)
+            return headers.check(root)[1]
+
+    def test_what_they_include_is_followed(self):
+        self.assertEqual(self.found_in({}), [])
+        found = self.found_in({"engine/b.hpp": "#include <torch/all.h>\n"})
+        self.assertEqual(found, ["engine/a.hpp: headers: pulls in torch/all.h"])
+        found = self.found_in({"engine/b.hpp": '#include "engine/detail/c.hpp"\n'})
+        self.assertEqual(found, ["engine/a.hpp: headers: pulls in engine/detail/c.hpp"])
+
+    def test_lines_are_counted(self):
+        found = self.found_in({"engine/b.hpp": "\n" * headers.MOST_LINES})
+        self.assertEqual(len(found), 1)
+        self.assertIn(f"2 headers of {headers.MOST_LINES + 2} lines", found[0])
+
+    def test_a_header_that_is_gone_is_named(self):
+        found = self.found_in({"docs/headers.md": "| `engine/gone.hpp` | nothing |\n"})
+        self.assertEqual(len(found), 1)
+        self.assertIn("engine/gone.hpp", found[0])
+
+    def test_examples_include_public_headers_alone(self):
+        example = f"{headers.EXAMPLES[0]}/x.cpp"
+        self.assertEqual(self.found_in({example: '#include "engine/a.hpp"\n'}), [])
+        found = self.found_in({example: '#include "engine/b.hpp"\n'})
+        self.assertEqual(found, [f"{example}: headers: engine/b.hpp is not public: see "
+                                 "docs/headers.md"])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ std::vector<std::string> run_of(const std::string& model, std::vector<std::strin
   std::vector<std::string> arguments{"--model",
                                      model,
                                      "--data",
-                                     "synthetic:3x64x64:10:64",
+                                     "synthetic:3x32x32:10:64",
                                      "--batch-size",
                                      "16",
                                      "--stages",
@@ -136,7 +136,7 @@ TEST_CASE("A stage whose process is fine but for its work thread is said and end
 
 TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {
   observed seen;
-  const auto outcome = watch(run_of("dawdles", {"--steps", "8", "--hang-timeout", "30"}), seen);
+  const auto outcome = watch(run_of("dawdles", {"--steps", "5", "--hang-timeout", "30"}), seen);
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in forward of micro-batch") &&
@@ -159,7 +159,7 @@ TEST_CASE("Stages in threads can be watched, but not ended for hanging") {
   CHECK_THAT(refused.last_line(),
              ContainsSubstring("--hang-timeout") && ContainsSubstring("put them in processes"));
   observed seen;
-  const auto outcome = watch(run_of("dawdles", {"--steps", "8", "--stages-in", "threads"}), seen);
+  const auto outcome = watch(run_of("dawdles", {"--steps", "5", "--stages-in", "threads"}), seen);
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in forward of micro-batch"));

@@ -29,6 +29,7 @@ CORES = {
                                                     ("sim_replay", ("a run that*",))),
     "cluster/recovery/checkpoint_write_core.hpp": (("unit_recovery", ()), ("sim_checkpoints", ())),
     "actors/recovery/stores_core.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
+    "actors/recovery/departed_core.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "engine/step/replay_window.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "engine/step/replay_window.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "cluster/hosts/keepers_core.cpp": (("unit_hosts", ()),),

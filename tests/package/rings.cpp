@@ -1,18 +1,29 @@
 // Learns which of three rings a point lies in: a program of its own layer, model, data, loss,
-// schedule, optimizer and options, trained as a pipeline of processes. docs/own_program.md explains
-// it.
+// metric, schedule, optimizer, options, message and actor, trained as a pipeline of processes.
+// docs/own_program.md explains it.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/topk.h>
+#include <sys/resource.h>
 
+#include <caf/actor_cast.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/event_based_actor.hpp>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <numbers>
+#include <string>
+#include <tuple>
 
+#include "actors/futures/requester.hpp"
+#include "actors/messages/declaration.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "cluster/config/option_fields.hpp"
 #include "cluster/training/application.hpp"
 #include "engine/base/random.hpp"
@@ -109,6 +120,50 @@ at::Tensor smooth(const at::Tensor& scores, const at::Tensor& labels) {
                                 /*ignore_index=*/-100, /*label_smoothing=*/0.1);
 }
 
+/// How many labels are among the two rings with the largest scores.
+at::Tensor among_two(const engine::evaluated_batch& of) {
+  const auto rings = std::get<1>(at::topk(of.outputs, 2));  // [N, 2] i64
+  return rings.eq(of.labels.unsqueeze(1)).sum();
+}
+
+struct ask_peak {
+  static constexpr auto declared = actors::travels("rings.ask_peak");
+
+  static void fields(auto&, auto&) {}
+};
+
+struct peak_told {
+  static constexpr auto declared = actors::travels("rings.peak_told");
+  std::uint64_t bytes = 0;
+
+  static void fields(auto& self, auto& f) { f(self.bytes); }
+};
+
+using peak_messages = actors::message_list<ask_peak, peak_told>;
+
+/// Tells the peak of its process's memory.
+caf::behavior tell_peak(caf::event_based_actor* /*self*/) {
+  return {[](const ask_peak&) {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return peak_told{static_cast<std::uint64_t>(used.ru_maxrss) * 1024};
+  }};
+}
+
+result<std::string> peaks(const joined_nodes& nodes) {
+  actors::requester ask(nodes.system);
+  std::string text = "peak memory:";
+  for (const auto& name : nodes.names) {
+    const auto actor = nodes.find(name, "peak");
+    if (!actor) return tl::unexpected(actor.error());
+    const auto answer = ask.request<peak_told>(*actor, ask_peak{}, std::chrono::seconds(10));
+    const auto& told = answer.get();
+    if (!told) return tl::unexpected(told.error());
+    text += " " + name + " " + std::to_string(told->bytes >> 20) + " MiB";
+  }
+  return text;
+}
+
 optimizers::optimizer heavy_ball() {
   return optimizers::elementwise("heavy-ball",
                                  {{.name = "lr", .fallback = 0.01},
@@ -136,15 +191,21 @@ int main(int argc, char** argv) {
   known.models["waves"] = waves;
   known.data.add("rings", {"rings:COUNT", open_rings});
   known.losses.add("smooth", smooth);
+  known.metrics.add("top-2", {.sum = among_two, .is_share = true});
   known.optimizers.add(heavy_ball());
   known.schedules.add("all-forward", {[](auto stages, auto microbatches, auto /*chunks*/) {
                         return engine::gpipe(stages, microbatches);
                       }});
+  known.own_messages = [](auto& types) { types.add(peak_messages{}); };
+  known.own_actors.add("peak", [](auto& system) {
+    return caf::actor_cast<caf::strong_actor_ptr>(system.spawn(tell_peak));
+  });
   program.info.defaults.model.name = "waves";
   program.info.defaults.data.source = "rings:1000";
   program.model_options = [](const cluster::trainer_config& config) {
     const auto width = config.own.of<ring_settings>().width;
     return std::map<std::string, double>{{"width", static_cast<double>(width)}};
   };
+  program.ask_nodes = peaks;
   return troupe::main(argc, argv, program);
 }

@@ -1,9 +1,6 @@
 // Replicas of a pipeline in one process: the same bits whatever their number, and within rounding
 // what plain autograd computes of the whole batch.
 
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-
 #include <algorithm>
 #include <caf/actor_config.hpp>
 #include <caf/make_actor.hpp>
@@ -32,6 +29,7 @@ using Catch::Matchers::WithinRel;
 task four_replicas(std::function<engine::model()> build, std::vector<engine::batch> batches) {
   return {.build = std::move(build),
           .batches = std::move(batches),
+          .rules = {.groups = {"*.bias|*bn* weight_decay=0.1 lr_scale=0.5"}},
           .logical = 4,
           .clip_norm = 0.5,
           .microbatches = 5,
@@ -134,10 +132,8 @@ std::vector<engine::named_tensor> weights_after(const task& what, std::size_t la
 }  // namespace
 
 TEST_CASE("Any number of replicas of four logical ones trains images to the same bits") {
-  std::vector<engine::batch> batches;
-  for (const std::int64_t size : {7, 10, 3, 2})  // two replicas of four have nothing in the last
-    batches.push_back({at::randn({size, 3, 64, 64}), at::randint(0, 10, {size}, at::kLong)});
-  check_all(four_replicas(resnet, batches),
+  // Two replicas of four have nothing in the last.
+  check_all(four_replicas(resnet, tests::images({7, 10, 3, 2})),
             {{.replicas = 2}, {.replicas = 4}, {.replicas = 2, .cuts = {5}, .schedule = "zb-h1"}});
 }
 
@@ -167,7 +163,10 @@ TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each
   auto images = four_replicas(resnet, tests::images({10, 10}));
   check_all(images, {{.replicas = 2, .shares_state = true},
                      {.replicas = 4, .shares_state = true},
-                     {.replicas = 2, .cuts = {5}, .schedule = "zb-h1", .shares_state = true}});
+                     {.replicas = 2, .cuts = {5}, .schedule = "zb-h1", .shares_state = true},
+                     {.replicas = 2, .cuts = {5}, .schedule = "zb-h2", .shares_state = true},
+                     {.replicas = 2, .cuts = {3, 5, 7}, .schedule = "zb-v", .shares_state = true}});
+  images.build = whole_resnet;
   const auto whole = state_bytes(images).front();
   images.shares_state = true;
   // Whole parameters of this model cannot be shared out to four more evenly than within 5.5%.

@@ -15,8 +15,10 @@
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/base/named_tensor.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
 #include "engine/verify/reference.hpp"
+#include "tests/small_residual_network.hpp"
 
 // What tests of parity train: two small models, and batches for them.
 namespace troupe::tests {
@@ -24,6 +26,13 @@ namespace troupe::tests {
 constexpr std::uint64_t seed = 5;
 
 inline engine::model resnet() {
+  auto layers = engine::make_whole(small_residual_network(10), seed);
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+/// Where sizes matter: of 11 million weights.
+inline engine::model whole_resnet() {
   auto layers = apps::build_resnet("resnet18", 10, seed);
   REQUIRE(layers);
   return std::move(*layers);

@@ -224,8 +224,9 @@ inline trained train(company& all, const task& what) {
     if (!outcome) FAIL(outcome.error().text);
     const auto tested = pipeline.evaluate(batch, what.microbatches);
     if (!tested) FAIL(tested.error().text);
-    result.losses.insert(result.losses.end(),
-                         {outcome->loss, tested->loss, static_cast<double>(tested->correct)});
+    REQUIRE(tested->metrics.size() == 2);
+    result.losses.insert(result.losses.end(), {outcome->loss, tested->loss});
+    result.losses.insert(result.losses.end(), tested->metrics.begin(), tested->metrics.end());
   }
   read_stages(pipeline, result);
   return result;

@@ -66,6 +66,7 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
   for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{2}, options_.steps + 5})
     disk_[step] = {std::vector<std::uint64_t>(stages_, step)};
   for (std::uint32_t place = 0; place < stages_; ++place) keepers_[{place, 1}] = {};
+  open_nodes();
   for (std::uint32_t place = 0; place < stages_; ++place)
     processes_[{place, 1}] = std::make_unique<process>(start(place, 1, mix({stage_of(place)})));
 }
@@ -105,16 +106,25 @@ std::string replay_company::run() {
   for (auto& [who, each] : processes_) make_version(*each, 0);
   while (!agenda_.empty()) go_on();  // a run begins once all first versions are kept
   announce();
+  begin_heartbeats();
   while (!agenda_.empty() && fault_.empty() && fell_back_.empty() && !has_given_up_) {
     go_on();
     if (events_ > most_events) fault("the run does not end");
-    if (const auto loss = options_.losses.find(++events_); loss != options_.losses.end())
-      lose(loss->second);
-    if (const auto loss = options_.host_losses.find(events_); loss != options_.host_losses.end())
-      lose_host(loss->second);
+    ++events_;
+    befall();
   }
   if (fault_.empty() && fell_back_.empty() && !has_given_up_) check_end();
   return fault_;
+}
+
+void replay_company::befall() {
+  const auto now = [this](const auto& planned, auto what) {
+    if (const auto found = planned.find(events_); found != planned.end()) what(found->second);
+  };
+  now(options_.losses, [this](std::uint32_t place) { lose_any(place); });
+  now(options_.host_losses, [this](std::uint32_t host) { lose_host(host); });
+  now(options_.doubts, [this](std::uint32_t place) { fence(holder(place)); });
+  now(options_.cuts, [this](const replay_options::cut& what) { cut(what); });
 }
 
 void replay_company::go_on() {
@@ -158,6 +168,7 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   if (shares_tie(stage)) rules.ties = {tied};
   process made;
   made.self = {stage, start};
+  nodes_of_[made.self] = holder(stage);
   made.core = stage_core(options_.credits, execution::ready, true);
   made.end = step_end_core(rules);
   made.reduce = reduction_of(stage);
@@ -173,23 +184,15 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   return made;
 }
 
-void replay_company::lose(std::uint32_t stage) {
-  if (options_.returns) return lose_any(stage);
-  if (lost_ || is_replacing_) return fall_back("another stage is lost meanwhile");
-  if (at(now_of(stage)) == nullptr) return;
-  last_weights_[stage] = at(now_of(stage))->weights;
-  processes_.erase(now_of(stage));
-  keepers_.erase({stage, keeper_starts_[stage]});
-  lost_ = stage;
-  after(a_delay(), [this, stage] { notice(stage); });
-}
-
 void replay_company::post(const process_id& from, const process_id& to,
                           std::function<void(process&)> what) {
-  after(a_delay(), [this, from, to, what = std::move(what)] {
+  if (has_lost(node_of(from), node_of(to))) return;
+  after(a_delay(), [this, from, to, what = std::move(what)]() mutable {
     const bool is_sender_gone = from.stage < stages_ && at(from) == nullptr;
     if (is_sender_gone && below(2) == 0) return;
-    if (auto* const there = at(to)) what(*there);
+    carry(node_of(from), node_of(to), [this, to, what = std::move(what)] {
+      if (auto* const there = at(to)) what(*there);
+    });
   });
 }
 
@@ -197,30 +200,34 @@ void replay_company::post(const process_id& from, const process_id& to,
 void replay_company::tell_trainer(const process_id& from, std::function<void()> what) {
   auto& until = told_trainer_[from];
   until = std::max(until + 1, now_ + a_delay());
-  agenda_.emplace(until, [this, from, era = era_, what = std::move(what)] {
+  agenda_.emplace(until, [this, from, era = era_, what = std::move(what)]() mutable {
     if (cut_off_.contains(from) || era != era_) return;
     if (at(from) == nullptr && below(2) == 0)
       cut_off_.insert(from);
     else
-      what();
+      carry(node_of(from), trainer(), [this, era, what = std::move(what)] {
+        if (era == era_) what();
+      });
   });
 }
 
 void replay_company::post_in_order(std::uint32_t stage, std::function<void(process&)> what) {
   auto& until = told_until_[stage];
   until = std::max(until + 1, now_ + a_delay());
-  agenda_.emplace(until, [this, to = now_of(stage), what = std::move(what)] {
-    if (auto* const there = at(to)) what(*there);
+  agenda_.emplace(until, [this, to = now_of(stage), what = std::move(what)]() mutable {
+    carry(trainer(), node_of(to), [this, to, what = std::move(what)] {
+      if (auto* const there = at(to)) what(*there);
+    });
   });
 }
 
-// What comes from a process that was lost is dropped once another one is known in its place, and
-// nothing may come from that one before.
+// What comes from a process that was lost, or was taken for lost and lives, is dropped once another
+// one is known in its place, and nothing may come from that one before.
 bool replay_company::admits(process& at, const process_id& from) {
   if (from.stage >= stages_) return true;
-  const auto known = at.known[from.stage];
-  if (from.start > known) fault("a message of a process that its receiver does not know");
-  return from.start == known;
+  const bool is_known = from.start <= at.known[from.stage];
+  if (!is_known) fault("a message of a process that its receiver does not know");
+  return is_known && !(options_.judges_senders && at.departed.has_departed(from));
 }
 
 // The trainer. Two steps are under way at most, and of one kind.
@@ -230,7 +237,8 @@ void replay_company::announce() {
          !is_returning_) {
     if (wanted_ && record_.under_way()) return;
     if (wanted_) begin_checkpoint(*std::exchange(wanted_, std::nullopt));
-    const auto what = sequence_[announced_];
+    auto what = sequence_[announced_];
+    what.first = first_keys_.at(what.key);
     if (announced_ > finished_ && sequence_[announced_ - 1].trains != what.trains) return;
     const auto over = announced_ > finished_ ? done_before() : what.key;
     forget_evaluations(over);
@@ -287,6 +295,7 @@ void replay_company::begin(process& at, const order& what, const step_key& done_
   auto effects =
       at.core.begin({what.key, what.trains ? plans_[stage] : evaluation_plans_[stage], stage == 0,
                      layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
+  at.first_keys[what.key] = what.first;
   forget_evaluations(at, done_before);
   if (what.trains) {
     if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
@@ -311,9 +320,9 @@ void replay_company::feed(std::uint32_t replica, edge on, const std::vector<edge
   for (const auto& what : due) {
     const tensor_key key{what.key, chunk, what.microbatch};
     count_sent(feeder, now_of(stage), on, key);
-    post(feeder, now_of(stage), [this, feeder, replica, on, key](process& there) {
-      const auto first = first_keys_.at(std::get<0>(key));
-      arrive(there, feeder, on, key, sample_of(first, replica, std::get<2>(key), on));
+    const auto sample = sample_of(first_keys_.at(what.key), replica, what.microbatch, on);
+    post(feeder, now_of(stage), [this, feeder, on, key, sample](process& there) {
+      arrive(there, feeder, on, key, sample);
     });
   }
 }
@@ -334,6 +343,7 @@ void replay_company::answered(const process_id& from, const step_key& key, std::
     if (!fresh && told->second != loss) fault(to_string(key) + " has another loss than before");
   }
   answers_[key].emplace(from.stage, loss);
+  repeats_[from.stage].erase(key);
   finish_steps();
 }
 

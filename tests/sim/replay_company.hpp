@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -14,8 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "actors/recovery/departed_core.hpp"
 #include "actors/recovery/stores_core.hpp"
+#include "actors/remote/liveness.hpp"
+#include "actors/remote/neighbourhood.hpp"
 #include "cluster/hosts/keepers_core.hpp"
+#include "cluster/membership/suspicions_core.hpp"
 #include "cluster/recovery/checkpoint_record_core.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "engine/collective/all_gather_core.hpp"
@@ -52,6 +57,20 @@ struct replay_options {
   std::vector<std::uint32_t> hosts = {};
   /// After so many events: which host, with all processes that are there, unless it is the last.
   std::map<std::uint64_t, std::uint32_t> host_losses = {};
+  /// After so many events: which stage the trainer takes for lost, whose process lives on for a
+  /// while. Of runs that return.
+  std::map<std::uint64_t, std::uint32_t> doubts = {};
+  /// What one process sends another does not arrive for so many milliseconds. They are named by
+  /// their stages, and the trainer by the number of all stages.
+  struct cut {
+    std::uint32_t from = 0, to = 0;
+    bool both_ways = false;
+    std::uint32_t lasts = 0;
+  };
+  /// After so many events. Of runs that return.
+  std::map<std::uint64_t, cut> cuts = {};
+  /// false: a stage takes what comes from a process that was replaced, to see that this is noticed.
+  bool judges_senders = true;
 };
 
 /// A number that all of these determine, each in its place.
@@ -60,9 +79,10 @@ struct replay_options {
 /// The cores of a whole pipeline (stages with the ends of their steps, the sums of their replicas
 /// and their stores, feeders, coordinator) and what the pipeline does for a stage that is lost, on
 /// a network and a clock that a seed invents: every message takes its own time, and what a lost
-/// process had sent arrives or not, as chance has it. Numbers stand for tensors: each is a mix of
-/// all that it is computed from, so two runs end with the same ones only if they have computed the
-/// same.
+/// process had sent arrives or not, as chance has it. A process that is taken for lost may live on,
+/// and ways between two may be cut; the cores of the nodes say who has lost whom then. Numbers
+/// stand for tensors: each is a mix of all that it is computed from, so two runs end with the same
+/// ones only if they have computed the same.
 class replay_company {
  public:
   replay_company(replay_options options, std::uint64_t seed);
@@ -72,12 +92,18 @@ class replay_company {
   std::string run();
 
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
+  /// How long the run took; a message or an action takes [0, jitter) milliseconds.
+  [[nodiscard]] std::chrono::milliseconds simulated() const noexcept {
+    return std::chrono::milliseconds(now_);
+  }
   [[nodiscard]] std::uint64_t replays() const noexcept { return replays_; }
+  [[nodiscard]] std::uint64_t replays_of_several() const noexcept { return replays_of_several_; }
   [[nodiscard]] std::uint64_t replays_in_evaluations() const noexcept { return in_evaluations_; }
   /// How often all stages went back.
   struct return_counts {
     std::uint64_t versions = 0, checkpoints = 0, beginnings = 0, passed_over = 0, interrupted = 0;
-    std::uint64_t hosts = 0;  ///< That were lost.
+    std::uint64_t hosts = 0;   ///< That were lost.
+    std::uint64_t fenced = 0;  ///< Processes that were taken for lost and lived.
   };
   [[nodiscard]] const return_counts& returns() const noexcept { return counts_; }
   /// Whether the run has ended because it was lost too often in vain.
@@ -106,6 +132,7 @@ class replay_company {
     engine::step_key key;
     std::uint64_t number = 0;  // among training steps; of an evaluation that of the next
     bool trains = true;
+    engine::step_key first = {};  // its key before any return
   };
 
   struct sent_tie {
@@ -135,7 +162,9 @@ class replay_company {
     actors::stores_core stores;
     std::uint64_t weights = 0, accumulated = 0;
     std::vector<std::uint32_t> known;  // by stage: the start of its process
+    actors::departed_core<process_id> departed;
     std::map<engine::step_key, std::uint64_t> numbers;
+    std::map<engine::step_key, engine::step_key> first_keys;
     std::map<engine::step_key, std::uint64_t> losses;
     std::map<tensor_key, std::uint64_t> inputs, labels, gradients, contexts;
     std::map<std::pair<tensor_key, engine::edge>, std::uint64_t> outputs;
@@ -162,6 +191,20 @@ class replay_company {
   /// What a process keeps of stages: by stage, their versions.
   using kept_of_stages = std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>>;
 
+  /// A process as others see it, or the trainer's. It is named by the stage's first start in it.
+  struct peer_node {
+    std::string name;
+    actors::neighbourhood others;
+    actors::liveness watch;
+    std::set<std::string> missed = {};  // whom its heartbeats say that it has lost
+  };
+
+  /// A way between two nodes on which nothing arrives for now.
+  struct cut_link {
+    std::uint64_t until = 0;
+    std::vector<std::function<void()>> held = {};
+  };
+
   struct saved_run {
     std::vector<std::uint64_t> weights;  // by stage
     bool is_spoilt = false, is_own = false;
@@ -173,16 +216,46 @@ class replay_company {
   std::uint64_t a_delay() { return below(options_.jitter); }
   void fault(const std::string& what);
   void go_on();
+  void befall();
 
   // Processes and messages.
   [[nodiscard]] process* at(const process_id& who);
   [[nodiscard]] process_id now_of(std::uint32_t stage) const;
-  void lose(std::uint32_t stage);
   void post(const process_id& from, const process_id& to, std::function<void(process&)> what);
   void tell_trainer(const process_id& from, std::function<void()> what);
   void post_in_order(std::uint32_t stage, std::function<void(process&)> what);
   [[nodiscard]] bool admits(process& at, const process_id& from);
   process start(std::uint32_t stage, std::uint32_t start, std::uint64_t weights);
+
+  // Nodes, which may lose sight of each other. There are none where nothing makes them.
+  [[nodiscard]] process_id trainer() const { return {stages_, 0}; }
+  [[nodiscard]] process_id holder(std::uint32_t place) const {
+    return {place, keeper_starts_[place]};
+  }
+  [[nodiscard]] process_id node_of(const process_id& actor) const;
+  [[nodiscard]] bool lives(const process_id& node) const;
+  [[nodiscard]] bool has_lost(const process_id& node, const process_id& other) const;
+  [[nodiscard]] bool is_over() const;
+  void open_nodes();
+  void open_node(const process_id& id);
+  /// What arrives now at a node, unless the way there is cut or the node has lost the sender.
+  template <class What>
+  void carry(const process_id& from, const process_id& to, What what) {
+    if (nodes_.empty()) return what();
+    carry_frame(from, to, std::move(what));
+  }
+  void carry_frame(const process_id& from, const process_id& to, std::function<void()> what);
+  void cut(const replay_options::cut& what);
+  void cut_one_way(const process_id& from, const process_id& to, std::uint64_t until);
+  void heal(const process_id& from, const process_id& to);
+  void begin_heartbeats();
+  void tick(const process_id& who);
+  void hear_others(const process_id& who);
+  void lose_sight(const process_id& who, const process_id& of);
+  void end_suspect();
+  void fence(const process_id& who);
+  void end_node(const process_id& who);
+  void end_fenced(const process_id& who);
 
   // The trainer.
   void plan_run();
@@ -198,11 +271,21 @@ class replay_company {
   void finish_steps();
   [[nodiscard]] bool is_next_done();
   void tell(std::uint64_t number);
-  void notice(std::uint32_t stage);
-  void replace(std::uint32_t stage);
-  void tell_others(std::uint32_t stage, const engine::step_key& from);
-  void resume_others(std::uint32_t stage, const engine::step_key& from);
-  void replace_at(process& at, std::uint32_t stage, const engine::step_key& from);
+  // The trainer: lost stages are replayed.
+  using steps_of_versions = std::vector<std::vector<std::uint64_t>>;  // of each lost stage
+  [[nodiscard]] std::function<void()> in_this_try(std::function<void()> what);
+  void replace();
+  void list_lost();
+  void put_in_place(const steps_of_versions& listed);
+  [[nodiscard]] std::optional<std::uint64_t> version_of_lost(const steps_of_versions& listed);
+  void adopt(std::uint64_t version);
+  void tell_others(const engine::step_key& from);
+  void resume_others(const engine::step_key& from);
+  void feed_again(std::uint32_t place, const engine::step_key& from);
+  void replay_over();
+  [[nodiscard]] std::string replace_at(process& at, const process_id& by, std::uint32_t keeper,
+                                       const engine::step_key& from);
+  void check_owner(std::uint32_t stage);
   void fall_back(const std::string& why);
 
   // The trainer: all stages go back, and their checkpoints.
@@ -210,12 +293,15 @@ class replay_company {
   void lose_any(std::uint32_t place);
   void lose_host(std::uint32_t host);
   void leave_lost_host(std::uint32_t place);
+  void missed(const process_id& node);
   void noticed(std::uint32_t place);
   void open_keeper(std::uint32_t place);
   void begin_return();
   void perform(const cluster::return_core::effect& what);
   void drop_all();
+  void drop(std::uint32_t place, const std::function<void()>& dropped);
   [[nodiscard]] bool is_any_unnoticed() const;
+  [[nodiscard]] bool is_listed(const process_id& keeper) const;
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> versions_there() const;
   [[nodiscard]] std::optional<std::uint64_t> version_of(std::uint32_t place, std::uint64_t step);
   void read(std::uint64_t step);
@@ -314,7 +400,12 @@ class replay_company {
   std::map<std::pair<engine::step_key, std::uint32_t>, std::uint64_t> losses_;  // by replica
   std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
   std::uint64_t in_evaluations_ = 0, trained_ = 0;  // training steps that were announced
-  std::optional<std::uint32_t> lost_;               // and not replaced
+  // Stages that were lost and are not replayed yet, and the try at that which goes on.
+  std::set<std::uint32_t> not_replayed_;
+  std::uint64_t tries_ = 0, replays_of_several_ = 0;
+  // By stage: the training steps that it does again and has not answered.
+  std::map<std::uint32_t, std::map<engine::step_key, std::uint64_t>> repeats_;
+  actors::departed_core<process_id> departed_voters_;
   bool is_replacing_ = false;
   std::multimap<std::uint64_t, std::function<void()>> agenda_;
   std::map<std::tuple<process_id, process_id, engine::edge, std::uint32_t>,
@@ -338,6 +429,14 @@ class replay_company {
   std::uint64_t era_ = 0, attempt_ = 0, told_ = 0;  // training steps
   bool is_returning_ = false, is_starting_ = false, has_given_up_ = false;
   return_counts counts_;
+  // Who counts whom as lost.
+  std::map<process_id, process_id> nodes_of_;  // of stages
+  std::map<process_id, peer_node> nodes_;
+  std::map<std::string, process_id> names_;
+  std::map<std::pair<process_id, process_id>, cut_link> cut_links_;
+  std::map<process_id, process_id> fenced_;  // nodes that were taken for lost and live: their stage
+  cluster::suspicions_core suspicions_;
+  bool has_heartbeats_ = false;
 };
 
 }  // namespace troupe::tests

@@ -1,70 +1,146 @@
-#include <iterator>
+#include <algorithm>
+#include <limits>
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "tests/sim/replay_company.hpp"
 
-// What the trainer does where one stage alone is lost: another process does its last steps again.
+// What the trainer does where stages are lost, one or several: other processes do their last steps
+// again. Where another one is lost meanwhile it begins once more, with all of them.
 
 namespace troupe::tests {
 
 using namespace engine;
 
-/// The loss is known, also where the steps under way have its answers: there is one, or there is
-/// nothing to do.
-void replay_company::notice(std::uint32_t stage) {
-  if (finished_ == sequence_.size()) return static_cast<void>(lost_.reset());
-  is_replacing_ = true;
-  after(a_delay(), [this, stage] { replace(stage); });
+/// What the trainer does later, unless another stage is lost before.
+std::function<void()> replay_company::in_this_try(std::function<void()> what) {
+  return [this, attempt = tries_, what = std::move(what)] {
+    if (attempt == tries_) what();
+  };
 }
 
-void replay_company::replace(std::uint32_t stage) {
-  if (is_any_unnoticed()) return;  // that will be noticed, and all go back
-  const auto second = static_cast<std::uint32_t>(second_[stage]);
-  const auto& versions =
-      stages_ == 1 ? keeps_here_[stage] : keepers_.at({second, keeper_starts_[second]})[stage];
-  const auto id = process_id{stage, ++starts_[stage]};
-  open_keeper(stage);
-  auto due = trained_;
-  for (auto i = announced_; i > finished_; --i) {
-    const auto& each = sequence_[i - 1];
-    for (std::uint32_t place = 0; place < stages_; ++place) {
-      const bool counts =
-          place == stage || (options_.shares_state && stage_of(place) == stage_of(stage));
-      if (counts && !answers_[each.key].contains(place)) due = std::min(each.number, trained_);
-    }
-    if (!each.trains) answers_[each.key].erase(stage);
+/// What is left of the try before is dropped.
+void replay_company::replace() {
+  if (is_any_unnoticed()) return;  // that will be noticed
+  not_replayed_.insert(known_dead_.begin(), known_dead_.end());
+  const auto missing = std::make_shared<std::size_t>(1);
+  const auto dropped = in_this_try([this, missing] {
+    if (--*missing == 0) list_lost();
+  });
+  for (const auto place : not_replayed_) {
+    if (known_dead_.contains(place)) continue;
+    ++*missing;
+    carry(trainer(), holder(place), in_this_try([this, place, dropped] { drop(place, dropped); }));
   }
-  const auto newer = versions.lower_bound(due);
-  if (newer == versions.begin()) return fall_back("no version");
-  const auto [version, weights] = *std::prev(newer);
-  if (!order_of(version + 1)) return fall_back("the order is forgotten");
-  lost_.reset();
-  processes_[id] = std::make_unique<process>(start(stage, id.start, weights));
-  auto& made = *processes_[id];
-  make_version(made, version);
+  dropped();
+}
+
+/// All keepers are asked, and all nodes are there that are not known to be lost.
+void replay_company::list_lost() {
+  if (is_any_unnoticed()) return;
+  const auto all = versions_there();
+  steps_of_versions listed;
+  for (const auto place : not_replayed_) listed.push_back(all[place]);
+  if (!newest_common(listed, std::numeric_limits<std::uint64_t>::max()))
+    return fall_back("no version is left");
+  if (return_.replay_listed().size() != known_dead_.size()) fault("other nodes are replaced");
+  after(a_delay(), in_this_try([this, listed] { put_in_place(listed); }));
+}
+
+void replay_company::put_in_place(const steps_of_versions& listed) {
+  const bool is_any_gone = std::ranges::any_of(not_replayed_, [this](std::uint32_t place) {
+    return dead_.contains(place) && !known_dead_.contains(place);
+  });
+  if (is_any_gone) return;
+  for (const auto place : not_replayed_) {
+    departed_voters_.replaced(now_of(place));
+    coordinator_.vote_again({place});
+    ++starts_[place];
+    if (known_dead_.contains(place)) open_keeper(place);
+  }
+  const auto version = version_of_lost(listed);
+  if (!version) return fall_back("no version that they can start from");
+  if (!order_of(*version + 1)) return fall_back("the order is forgotten");
+  adopt(*version);
+}
+
+std::optional<std::uint64_t> replay_company::version_of_lost(const steps_of_versions& listed) {
+  lost_stages known{.versions = listed, .begun = trained_};
+  const auto counts = [this](std::uint32_t place) {
+    return std::ranges::any_of(not_replayed_, [&](std::uint32_t lost) {
+      return place == lost || (options_.shares_state && stage_of(place) == stage_of(lost));
+    });
+  };
+  for (auto i = finished_; i < announced_; ++i) {
+    const auto& each = sequence_[i];
+    auto& answers = answers_[each.key];
+    for (std::uint32_t place = 0; place < stages_; ++place)
+      if (counts(place) && !answers.contains(place)) known.unanswered.push_back(each.number);
+    for (const auto place : not_replayed_)
+      if (!each.trains) answers.erase(place);
+  }
+  for (const auto& [place, steps] : repeats_)
+    for (const auto& [key, number] : steps)
+      if (!not_replayed_.contains(place)) known.unanswered.push_back(number);
+  return version_for(known);
+}
+
+void replay_company::adopt(std::uint64_t version) {
+  std::map<std::uint32_t, std::uint64_t> weights;
+  for (const auto place : not_replayed_) {
+    const auto found = version_of(place, version);
+    if (!found && is_any_unnoticed()) return;
+    if (!found) return fall_back("a version is gone");
+    weights[place] = *found;
+  }
   forget_evaluations(done_before());
   if (!sequence_[finished_].trains) ++in_evaluations_;
-  for (const auto& [key, what] : orders_)
-    if (what.number > version) begin(made, what, {});
-  tell_others(stage, order_of(version + 1)->key);
+  for (const auto& [place, value] : weights)
+    processes_[now_of(place)] = std::make_unique<process>(start(place, starts_[place], value));
+  for (const auto place : not_replayed_) {
+    auto& made = *at(now_of(place));
+    make_version(made, version);
+    auto& repeats = repeats_[place];
+    repeats.clear();
+    for (const auto& [key, what] : orders_) {
+      if (what.number <= version) continue;
+      begin(made, what, {});
+      if (what.trains) repeats[key] = what.number;
+    }
+  }
+  tell_others(order_of(version + 1)->key);
 }
 
-void replay_company::tell_others(std::uint32_t stage, const step_key& from) {
+void replay_company::tell_others(const step_key& from) {
   const auto over = done_before();
-  const auto missing = std::make_shared<std::uint32_t>(stages_ - 1);
-  if (*missing == 0) return resume_others(stage, from);
+  const auto lost = not_replayed_;
+  const auto missing = std::make_shared<std::size_t>((stages_ - lost.size()) * lost.size());
+  if (*missing == 0) return resume_others(from);
+  const auto told = [this, from, missing, era = era_,
+                     attempt = tries_](const std::string& problem) {
+    if (era != era_) return;
+    if (!problem.empty()) return fall_back(problem);
+    if (--*missing == 0 && attempt == tries_)
+      after(a_delay(), in_this_try([this, from] { resume_others(from); }));
+  };
   for (std::uint32_t other = 0; other < stages_; ++other)
-    if (other != stage)
-      post_in_order(other, [this, stage, from, over, missing](process& there) {
-        forget_evaluations(there, over);
-        replace_at(there, stage, from);
-        if (--*missing == 0)
-          after(a_delay(), in_this_era([this, stage, from] { resume_others(stage, from); }));
-      });
+    for (const auto place : lost)
+      if (!lost.contains(other))
+        post_in_order(other, [this, by = now_of(place), keeper = keeper_starts_[place], from, over,
+                              told](process& there) {
+          forget_evaluations(there, over);
+          const auto problem = replace_at(there, by, keeper, from);
+          carry(node_of(there.self), trainer(), [told, problem] { told(problem); });
+        });
 }
 
-void replay_company::replace_at(process& at, std::uint32_t stage, const step_key& from) {
-  if (!at.window.reaches(from)) return fall_back("what was sent is forgotten");
+/// Why it cannot be, or "".
+std::string replay_company::replace_at(process& at, const process_id& by, std::uint32_t keeper,
+                                       const step_key& from) {
+  const auto stage = by.stage;
+  if (!at.window.reaches(from)) return "what was sent is forgotten";
   shared_edges which;
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const auto here = layout_.virtual_stage_of({stage_of(at.self.stage), chunk});
@@ -76,9 +152,10 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
   const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
   const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
   const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
-  if (is_near && at.end.waits_before(from)) return fall_back("a neighbour is still replayed");
-  at.known[stage] = starts_[stage];
-  at.keepers[stage] = keeper_starts_[stage];
+  if (is_near && at.end.waits_before(from)) return "a neighbour is still replayed";
+  at.departed.replaced({stage, at.known[stage]});
+  at.known[stage] = by.start;
+  const bool has_moved = std::exchange(at.keepers[stage], keeper) != keeper;
   at.core.start_over(which, from);
   if (is_tied) {
     at.end.start_over({tied}, from);
@@ -86,20 +163,42 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
       if (each.key >= from) send_tie(at, each);
   }
   if (is_replica) replace_replica(at, stage, from);
-  if (stage == second_[at.self.stage]) store(at, at.stores.replaced(1));
+  if (has_moved && stage == second_[at.self.stage]) store(at, at.stores.replaced(1));
+  return "";
 }
 
-void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
-  ++replays_;
-  is_replacing_ = false;
-  return_.replayed();
+/// Whoever has a place takes what comes from the one process that has the other, and no other.
+void replay_company::check_owner(std::uint32_t stage) {
+  for (std::uint32_t place = 0; place < stages_; ++place) {
+    const auto* const there = at(now_of(place));
+    if (there == nullptr || dead_.contains(place)) continue;
+    const bool is_told = there->known[stage] == starts_[stage];
+    if (!is_told || there->departed.has_departed(now_of(stage)))
+      fault("two processes have one stage");
+  }
+}
+
+void replay_company::resume_others(const step_key& from) {
+  for (const auto place : not_replayed_) check_owner(place);
+  const auto missing = std::make_shared<std::size_t>(stages_ - not_replayed_.size());
+  const auto resumed = in_this_try([this, missing] {
+    if (--*missing == 0) after(a_delay(), in_this_try([this] { replay_over(); }));
+  });
   for (std::uint32_t other = 0; other < stages_; ++other)
-    if (other != stage)
-      post_in_order(other, [this](process& there) { perform(there, there.core.resume()); });
+    if (!not_replayed_.contains(other))
+      post_in_order(other, [this, resumed](process& there) {
+        perform(there, there.core.resume());
+        carry(node_of(there.self), trainer(), resumed);
+      });
+  for (const auto place : not_replayed_) feed_again(place, from);
+  if (*missing == 0) replay_over();
+}
+
+void replay_company::feed_again(std::uint32_t place, const step_key& from) {
   const auto ends_in = [&](std::uint32_t slice) {
-    return slice_beside(stage, slice).stage == stage;
+    return slice_beside(place, slice).stage == place;
   };
-  const auto replica = replica_of(stage);
+  const auto replica = replica_of(place);
   auto& [inputs, labels] = feeders_[replica];
   if (ends_in(0)) {
     inputs.start_over(from);
@@ -109,6 +208,14 @@ void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
     labels.start_over(from);
     feed(replica, edge::target, labels.resume());
   }
+}
+
+void replay_company::replay_over() {
+  ++replays_;
+  if (not_replayed_.size() > 1) ++replays_of_several_;
+  not_replayed_.clear();
+  is_replacing_ = false;
+  return_.replayed();
   finish_steps();
 }
 

@@ -24,11 +24,12 @@ std::function<void()> replay_company::in_this_era(std::function<void()> what) {
 // Losses.
 
 void replay_company::lose_any(std::uint32_t place) {
-  if (keepers_.erase({place, keeper_starts_[place]}) == 0) return;  // it has no process
+  const auto node = holder(place);
+  if (keepers_.erase(node) == 0) return;  // it has no process
   if (const auto* const there = at(now_of(place))) last_weights_[place] = there->weights;
   processes_.erase(now_of(place));
   dead_.insert(place);
-  after(a_delay(), [this, place] { noticed(place); });
+  after(a_delay(), [this, node] { carry(node, trainer(), [this, node] { missed(node); }); });
 }
 
 /// What is lost with a host is not noticed at once.
@@ -46,18 +47,22 @@ void replay_company::leave_lost_host(std::uint32_t place) {
       hosts_left_, {}, [this](const auto& host) { return std::ranges::count(hosts_, host); });
 }
 
+void replay_company::missed(const process_id& node) {
+  if (node == holder(node.stage) && !known_dead_.contains(node.stage)) noticed(node.stage);
+}
+
 void replay_company::noticed(std::uint32_t place) {
   known_dead_.insert(place);
-  if (is_returning_ || is_replacing_) {
-    ++counts_.interrupted;
-    return begin_return();
-  }
+  if (is_returning_ || is_replacing_) ++counts_.interrupted;
+  if (is_returning_) return begin_return();
   if (finished_ == sequence_.size()) return;
   return_.reached(told_);
-  if (!return_.begin_replay({known_dead_.begin(), known_dead_.end()})) return begin_return();
+  if (!return_.begin_replay({known_dead_.begin(), known_dead_.end()}))
+    return fall_back("a stage is lost again and again");
   if (record_.under_way() && !slices_.contains(place)) static_cast<void>(record_.cut_off());
   is_replacing_ = true;
-  after(a_delay(), in_this_era([this, place] { replace(place); }));
+  ++tries_;
+  after(a_delay(), in_this_try([this] { replace(); }));
 }
 
 void replay_company::open_keeper(std::uint32_t place) {
@@ -66,6 +71,7 @@ void replay_company::open_keeper(std::uint32_t place) {
   keepers_[{place, starts_[place]}] = {};
   dead_.erase(place);
   known_dead_.erase(place);
+  if (!nodes_.empty()) open_node(holder(place));
 }
 
 bool replay_company::is_any_unnoticed() const {
@@ -80,6 +86,9 @@ void replay_company::begin_return() {
   is_returning_ = true;
   while (is_next_done() && sequence_[finished_].trains) tell(sequence_[finished_++].number);
   is_starting_ = is_replacing_ = false;
+  ++tries_;
+  not_replayed_.clear();
+  repeats_.clear();
   settle_checkpoint();
   return_.reached(told_);
   perform(return_.lost({known_dead_.begin(), known_dead_.end()}));
@@ -121,7 +130,8 @@ void replay_company::perform(const return_core::effect& what) {
     has_given_up_ = std::get<return_core::end_run>(what).why == return_core::reason::in_vain;
     if (!has_given_up_) fault("the run ends that could go on");
     // A host is lost twice at most: its first process may be replaced before all are missed.
-    const auto most = options_.losses.size() + 2 * options_.host_losses.size();
+    const auto most = options_.losses.size() + 2 * options_.host_losses.size() +
+                      options_.doubts.size() + options_.cuts.size();
     if (most <= return_core::most_in_vain) fault("the run gives up too early");
   }
 }
@@ -136,11 +146,22 @@ void replay_company::drop_all() {
     auto& until = told_until_[place];
     until = std::max(until + 1, now_ + a_delay());
     agenda_.emplace(until, in_this_era([this, place, dropped] {
-                      if (dead_.contains(place) && !known_dead_.contains(place)) return;
-                      processes_.erase(now_of(place));
-                      after(a_delay(), dropped);
+                      if (known_dead_.contains(place)) return after(a_delay(), dropped);
+                      carry(trainer(), holder(place),
+                            in_this_era([this, place, dropped] { drop(place, dropped); }));
                     }));
   }
+}
+
+void replay_company::drop(std::uint32_t place, const std::function<void()>& dropped) {
+  if (dead_.contains(place)) return;
+  processes_.erase(now_of(place));
+  after(a_delay(), [this, node = holder(place), dropped] { carry(node, trainer(), dropped); });
+}
+
+/// Whether the trainer asks a keeper what it has.
+bool replay_company::is_listed(const process_id& keeper) const {
+  return keeper == holder(keeper.stage) && !known_dead_.contains(keeper.stage);
 }
 
 /// The steps of which some keeper has a version, by stage.
@@ -150,7 +171,8 @@ std::vector<std::vector<std::uint64_t>> replay_company::versions_there() const {
     for (const auto& [place, versions] : kept)
       for (const auto& [step, weights] : versions) found[place].insert(step);
   };
-  for (const auto& [who, kept] : keepers_) add(kept);
+  for (const auto& [who, kept] : keepers_)
+    if (is_listed(who)) add(kept);
   add(keeps_here_);
   std::vector<std::vector<std::uint64_t>> all;
   for (const auto& each : found) all.emplace_back(each.begin(), each.end());
@@ -167,7 +189,8 @@ std::optional<std::uint64_t> replay_company::version_of(std::uint32_t place, std
     if (found && *found != weights) fault("two keepers have other versions of one step");
     found = weights;
   };
-  for (const auto& [who, kept] : keepers_) look(kept);
+  for (const auto& [who, kept] : keepers_)
+    if (is_listed(who)) look(kept);
   look(keeps_here_);
   return found;
 }

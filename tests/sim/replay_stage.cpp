@@ -62,7 +62,7 @@ void replay_company::compute(process& at, const start_action& what) {
   if (act.kind == action_kind::forward) {
     const auto label = is_last ? at.labels.extract(where).mapped() : 0;
     const auto output = mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act),
-                             first_keys_.at(key).step.value});
+                             at.first_keys.at(key).step.value});
     if (at.numbers.contains(key)) at.contexts[where] = output;
     if (is_last)
       at.losses[key] = mix({at.losses[key], output});
@@ -131,8 +131,9 @@ void replay_company::grant(process& at, const grant_credit& what) {
   if (unused_[{sender, at.self, what.from, what.chunk}].erase({what.key, what.microbatch}) == 0)
     fault("a credit for what was not sent");
   if (is_fed)
-    return after(a_delay(),
-                 [this, from = at.self, on = what.from, used] { credit_feeder(from, on, used); });
+    return after(a_delay(), [this, from = at.self, on = what.from, used] {
+      carry(node_of(from), trainer(), [this, from, on, used] { credit_feeder(from, on, used); });
+    });
   post(at.self, sender, [this, from = at.self, on = what.from, used, chunk](process& there) {
     if (!admits(there, from)) return;
     perform(there, there.core.credit_arrived(on, used.key, used.microbatch, chunk));
@@ -240,6 +241,7 @@ void replay_company::tie_arrived(process& at, const process_id& from, const step
 
 void replay_company::vote(process& at, const step_vote& what) {
   tell_trainer(at.self, [this, from = at.self, what] {
+    if (departed_voters_.has_departed(from)) return;
     const auto decision = coordinator_.hear(what);
     if (!decision) return fault("the coordinator refused: " + decision.error().text);
     voters_[what.step].push_back(from);
@@ -279,29 +281,38 @@ void replay_company::make_version(process& at, std::uint64_t number) {
 void replay_company::store(process& at, const actors::stores_core::effects& what) {
   for (const auto& [to, step] : what) {
     const auto stage = at.self.stage;
-    const bool is_own = to.place == 0;
-    const auto other = static_cast<std::uint32_t>(second_[stage]);
-    const auto put = [this, stage, step = step, value = at.kept.at(step), to = to,
-                      who = at.self](auto& keeps) {
+    const bool is_own = to.place == 0, is_here = stages_ == 1 && !is_own;
+    const auto keeper = is_own ? stage : static_cast<std::uint32_t>(second_[stage]);
+    const process_id from{stage, at.keepers[stage]};
+    const auto there = is_here ? trainer() : process_id{keeper, at.keepers[keeper]};
+    if (has_lost(from, there)) continue;  // until there is another keeper
+    const auto put = [this, stage, step = step, value = at.kept.at(step), to = to, who = at.self,
+                      from, there](kept_of_stages& keeps) {
       auto& versions = keeps[stage];
+      const auto before = versions.find(step);
+      if (before != versions.end() && before->second != value)
+        fault("a stage is stored that is not what it was before");
       versions.erase(versions.upper_bound(step), versions.end());
       versions[step] = value;
       while (versions.size() > versions_kept) versions.erase(versions.begin());
-      after(a_delay(), [this, who, to] {
-        if (auto* const there = this->at(who)) stored(*there, to);
+      after(a_delay(), [this, who, to, from, there] {
+        carry(there, from, [this, who, to] {
+          if (auto* const whose = this->at(who)) stored(*whose, to);
+        });
       });
     };
-    const auto keeper = is_own ? stage : other;
-    const process_id from{stage, keeper_starts_[stage]}, there{keeper, at.keepers[keeper]};
-    // Between two processes everything keeps its order, whichever actors it is from. Of a lost one
-    // the last of it may come, but not once another one is in its place.
+    // Between two processes everything keeps its order, whichever actors it is from. Of one that
+    // has ended the last of it may come, but not once another one is in its place.
     auto& until = told_keepers_[{from, there}];
     until = std::max(until + 1, now_ + a_delay());
-    agenda_.emplace(until, [this, put, from, there, is_here = stages_ == 1 && !is_own] {
-      if (from.start != keeper_starts_[from.stage]) return;
-      if (dead_.contains(from.stage) && below(2) == 0) return;
-      if (is_here) return put(keeps_here_);
-      if (const auto found = keepers_.find(there); found != keepers_.end()) put(found->second);
+    agenda_.emplace(until, [this, put, from, there, is_here] {
+      const bool is_gone = !keepers_.contains(from);
+      if (is_gone && from != holder(from.stage)) return;
+      if (is_gone && dead_.contains(from.stage) && below(2) == 0) return;
+      carry(from, there, [this, put, there, is_here] {
+        if (is_here) return put(keeps_here_);
+        if (const auto found = keepers_.find(there); found != keepers_.end()) put(found->second);
+      });
     });
   }
 }

@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
 #include <cstdint>
+#include <exception>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -85,7 +89,9 @@ std::uint32_t some_host(const replay_options& options, std::mt19937_64& random) 
 }
 
 struct tally {
-  std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::chrono::milliseconds simulated{0};
+  std::uint64_t losses = 0, replays = 0, of_several = 0, in_evaluations = 0, returns = 0;
   std::uint64_t given_up = 0;
   replay_company::return_counts back = {};
 
@@ -96,6 +102,7 @@ struct tally {
     back.passed_over += more.passed_over;
     back.interrupted += more.interrupted;
     back.hosts += more.hosts;
+    back.fenced += more.fenced;
   }
 };
 
@@ -104,12 +111,16 @@ std::string compare(const replay_options& options, std::uint64_t seed, tally& of
   auto calm_options = options;
   calm_options.losses.clear();
   calm_options.host_losses.clear();
+  calm_options.doubts.clear();
+  calm_options.cuts.clear();
   replay_company calm(calm_options, seed + 1);
   if (auto fault = calm.run(); !fault.empty()) return "without a loss: " + fault;
   replay_company stormy(options, seed);
   if (auto fault = stormy.run(); !fault.empty()) return fault;
+  of.simulated += calm.simulated() + stormy.simulated();
   of.losses += options.losses.size();
   of.replays += stormy.replays();
+  of.of_several += stormy.replays_of_several();
   of.in_evaluations += stormy.replays_in_evaluations();
   of.add(stormy.returns());
   if (stormy.has_given_up()) {
@@ -130,6 +141,13 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
     losses += " stage " + std::to_string(stage) + " after event " + std::to_string(event);
   for (const auto& [event, host] : options.host_losses)
     losses += " host " + std::to_string(host) + " after event " + std::to_string(event);
+  for (const auto& [event, stage] : options.doubts)
+    losses +=
+        " stage " + std::to_string(stage) + ", which lives, after event " + std::to_string(event);
+  for (const auto& [event, cut] : options.cuts)
+    losses += " the way from " + std::to_string(cut.from) + " to " + std::to_string(cut.to) +
+              (cut.both_ways ? " and back" : "") + " for " + std::to_string(cut.lasts) +
+              " ms after event " + std::to_string(event);
   for (const auto host : options.hosts) losses += "; a stage on host " + std::to_string(host);
   return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
          "; credits " + std::to_string(options.credits) + ", an update every " +
@@ -153,6 +171,7 @@ tally after(std::uint64_t runs, Make make, Lose lose) {
     lose(options, events_of(options, seed), random);
     return with_plan(compare(options, seed, of), options);
   });
+  tests::say_pace(of.simulated, of.begin);
   return of;
 }
 
@@ -226,6 +245,7 @@ TEST_CASE("each stage of two and three replicas is lost at each event of a run")
         }
       options.losses.clear();
     }
+    tests::say_pace(of.simulated, of.begin);
     CHECK(of.replays > of.losses / 2);
   }
 }
@@ -247,8 +267,74 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
         }
       options.losses.clear();
     }
+    tests::say_pace(of.simulated, of.begin);
     CHECK(of.replays > of.losses / 2);
   }
+}
+
+// Several stages are lost at once, or one while others are replayed.
+
+namespace {
+
+/// Two or three stages, one right after the other.
+void lose_some(replay_options& options, std::uint64_t events, std::mt19937_64& random) {
+  const auto places = options.training.stages.size() * options.replicas;
+  const auto first = random() % events + 1;
+  for (std::uint64_t i = random() % 2 + 2; i > 0; --i)
+    options.losses[first + i] = static_cast<std::uint32_t>(random() % places);
+}
+
+/// Each two stages are lost so many events apart, the first one at each event of a run, or at some.
+tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& apart) {
+  tally of;
+  const auto places = static_cast<std::uint32_t>(options.training.stages.size() * options.replicas);
+  const auto losses_of = [&](std::uint64_t event, std::uint64_t gap, std::uint32_t pair) {
+    return std::map<std::uint64_t, std::uint32_t>{{event, pair / places},
+                                                  {event + gap, pair % places}};
+  };
+  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
+    options.losses.clear();
+    const auto events = events_of(options, seed);
+    for (std::uint64_t event = 1; event <= events; event += tests::is_long() ? 1 : 11)
+      for (const auto gap : apart)
+        for (std::uint32_t pair = 0; pair < places * places; ++pair) {
+          options.losses = losses_of(event, gap, pair);
+          const auto fault = with_plan(compare(options, seed, of), options);
+          if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+        }
+  }
+  tests::say_pace(of.simulated, of.begin);
+  return of;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "stages that are lost together are replayed to the same numbers where versions are left") {
+  const auto of = after(500, on_hosts, lose_some);
+  CHECK(of.of_several > 50);
+}
+
+TEST_CASE("each two stages are lost, together and one while the other is replayed") {
+  const auto of = after_each_pair({.training = plan_step({"1f1b"}, 4, 2).value(),
+                                   .steps = 3,
+                                   .evaluate_every = 2,
+                                   .ties = true,
+                                   .returns = true},
+                                  {1, 4, 12, 30});
+  CHECK(of.of_several > of.losses / 10);
+  CHECK(of.replays > of.losses / 3);
+}
+
+TEST_CASE("each two stages are lost whose versions are on another host, and are replayed") {
+  const auto of = after_each_pair({.training = plan_step({"zb-h1"}, 3, 2).value(),
+                                   .replicas = 2,
+                                   .shares_state = true,
+                                   .steps = 3,
+                                   .returns = true,
+                                   .hosts = {0, 0, 0, 1, 1, 1}},
+                                  {1, 20});
+  CHECK(of.of_several > of.losses / 5);
 }
 
 // All stages go back.
@@ -259,7 +345,8 @@ TEST_CASE(
     options.host_losses[random() % events + 1] = some_host(options, random);
   });
   CHECK(of.back.hosts > 800);
-  CHECK(of.back.versions > of.back.hosts / 4);
+  CHECK(of.replays > of.back.hosts * 2 / 3);
+  CHECK(of.of_several > of.back.hosts / 4);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
@@ -272,7 +359,8 @@ TEST_CASE("a run goes on that loses hosts and stages one after the other") {
         static_cast<std::uint32_t>(random() % options.hosts.size());
   });
   CHECK(of.back.hosts > 1200);
-  CHECK(of.back.versions > of.back.hosts / 4);
+  CHECK(of.of_several > of.back.hosts / 4);
+  CHECK(of.back.versions > 0);
   CHECK(of.back.checkpoints > 0);
 }
 
@@ -293,7 +381,8 @@ TEST_CASE(
       options.losses[event + random() % 30 + 1] = static_cast<std::uint32_t>((place + 1) % places);
     }
   });
-  CHECK(of.back.versions > of.losses / 20);
+  CHECK(of.replays > of.losses / 20);
+  CHECK(of.back.versions > of.losses / 200);
   CHECK(of.back.checkpoints > of.losses / 20);
   CHECK(of.back.beginnings > of.losses / 20);
   CHECK(of.back.passed_over > of.losses / 50);
@@ -303,7 +392,8 @@ TEST_CASE(
 
 TEST_CASE("runs that are lost again and again go on to the same numbers, or give up in vain") {
   const auto of = after_losses(500, 8, 8, with_returns);
-  CHECK(of.back.versions > of.losses / 50);
+  CHECK(of.replays > of.losses / 10);
+  CHECK(of.back.versions > 0);
   CHECK(of.back.checkpoints > 0);
 }
 
@@ -326,7 +416,105 @@ TEST_CASE("another stage is lost at each event of a return to a checkpoint") {
       }
     options.losses.clear();
   }
+  tests::say_pace(of.simulated, of.begin);
   CHECK(of.back.checkpoints > of.losses / 4);
   CHECK(of.back.interrupted > 0);
   CHECK(of.given_up == 0);
+}
+
+// Processes that are taken for lost and live, and ways between two that are cut.
+
+namespace {
+
+std::uint32_t some_place(const replay_options& options, std::mt19937_64& random) {
+  return static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
+}
+
+/// Between two stages, or a stage and the trainer, one way or both, for as long as silence is
+/// noticed or not.
+replay_options::cut some_cut(const replay_options& options, std::mt19937_64& random) {
+  const auto places = options.training.stages.size() * options.replicas;
+  replay_options::cut made{.from = some_place(options, random)};
+  made.to = static_cast<std::uint32_t>((made.from + 1 + random() % places) % (places + 1));
+  if (random() % 2 == 0) std::swap(made.from, made.to);
+  made.both_ways = random() % 2 == 0;
+  made.lasts = static_cast<std::uint32_t>(random() % 3000 + 1);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a living stage that is taken for lost is replaced to the same numbers") {
+  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    options.doubts[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 450);
+  CHECK(of.replays > of.back.fenced / 2);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("runs go on whose stages are lost, or are taken for lost and live, again and again") {
+  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < 3; ++i) options.doubts[random() % events + 1] = some_place(options, random);
+    options.losses[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 900);
+  CHECK(of.replays > of.back.fenced / 5);
+}
+
+TEST_CASE("each stage of a small pipeline is taken for lost at each event of a run, and lives") {
+  replay_options options{.training = plan_step({"1f1b"}, 3, 2).value(),
+                         .steps = 3,
+                         .evaluate_every = 2,
+                         .ties = true,
+                         .returns = true};
+  tally of;
+  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
+    const auto events = events_of(options, seed);
+    for (std::uint64_t event = 1; event <= events; ++event)
+      for (std::uint32_t stage = 0; stage < 3; ++stage) {
+        options.doubts = {{event, stage}};
+        const auto fault = with_plan(compare(options, seed, of), options);
+        if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+      }
+    options.doubts.clear();
+  }
+  tests::say_pace(of.simulated, of.begin);
+  CHECK(of.replays > of.back.fenced / 2);
+}
+
+TEST_CASE("a way that is cut for a while, to one side or both, costs no bits and no checkpoint") {
+  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    options.cuts[random() % events + 1] = some_cut(options, random);
+  });
+  CHECK(of.back.fenced > 50);
+  CHECK(of.replays > 50);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("runs go on that lose a stage while ways are cut") {
+  const auto of = after(300, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < 2; ++i) options.cuts[random() % events + 1] = some_cut(options, random);
+    options.losses[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 50);
+  CHECK(of.replays > of.losses / 4);
+}
+
+TEST_CASE("a run whose stages still listen to one that was replaced is noticed") {
+  std::uint64_t noticed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    auto options = anything(random);
+    options.returns = true;
+    options.doubts[random() % events_of(options, seed) + 1] = some_place(options, random);
+    options.judges_senders = false;
+    tally of;
+    try {
+      if (!compare(options, seed, of).empty()) ++noticed;
+    } catch (const std::exception&) {  // a stage lacks what it should have
+      ++noticed;
+    }
+  }
+  CHECK(noticed > 5);
 }

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <ratio>
 #include <string>
 
 namespace troupe::tests {
@@ -17,6 +20,17 @@ namespace troupe::tests {
 /// Whether it says TROUPE_SEED=n, so that one run does not stand for all.
 [[nodiscard]] inline bool is_replay() {
   return std::getenv("TROUPE_SEED") != nullptr;
+}
+
+/// Says, where TROUPE_LONG=1, how many simulated hours went by in the time since `begin`.
+inline void say_pace(std::chrono::milliseconds simulated,
+                     std::chrono::steady_clock::time_point begin) {
+  if (!is_long()) return;
+  const std::chrono::duration<double, std::ratio<3600>> hours = simulated;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  constexpr double seconds_of_hour = 3600;
+  std::printf("%.1f simulated hours in %.0f s: %.1f simulated hours an hour\n", hours.count(),
+              took.count(), hours.count() * seconds_of_hour / took.count());
 }
 
 /// Runs `run(seed)`, which returns what went wrong or "", for `count` seeds from `first` on; or for

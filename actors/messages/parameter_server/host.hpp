@@ -103,10 +103,11 @@ struct build_worker {
   std::string loss;
   bool strict = false;
   std::int32_t threads = 1;
+  std::vector<std::string> metrics = {};  // of evaluations, names in the node's registry
 
   static void fields(auto& self, auto& f) {
     f(self.rank, self.coordinator, self.bf16_gradients, self.model, self.data, self.image_size,
-      self.classes, self.seed, self.loss, self.strict, self.threads);
+      self.classes, self.seed, self.loss, self.strict, self.threads, self.metrics);
   }
 };
 

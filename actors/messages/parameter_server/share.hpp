@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
@@ -29,18 +30,18 @@ struct share_done {
   static constexpr auto declared = travels("share_done");
 
   std::uint64_t step = 0;
-  std::int64_t samples = 0;  // without those that could not be read
-  double loss = 0;           // mean
-  std::int64_t correct = 0;  // evaluation
-  double busy_s = 0;         // of arithmetic
-  std::uint64_t stale = 0;   // pushes that were refused as too stale before one was applied
+  std::int64_t samples = 0;          // without those that could not be read
+  double loss = 0;                   // mean
+  std::vector<double> metrics = {};  // evaluation: each one's sum over the labels
+  double busy_s = 0;                 // of arithmetic
+  std::uint64_t stale = 0;           // pushes that were refused as too stale before one was applied
   std::uint64_t peak_memory_bytes = 0;
   // The parameter server's error, if it ended the share: the worker itself is well.
   errc code = errc::peer_lost;
   std::string failure;
 
   static void fields(auto& self, auto& f) {
-    f(self.step, self.samples, self.loss, self.correct, self.busy_s, self.stale,
+    f(self.step, self.samples, self.loss, self.metrics, self.busy_s, self.stale,
       self.peak_memory_bytes, self.code, self.failure);
   }
 };

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/base/same_actor.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
@@ -24,6 +25,7 @@
 #include "actors/messages/stage.hpp"
 #include "actors/norm/stage_norm.hpp"
 #include "actors/recovery/action_record.hpp"
+#include "actors/recovery/departed_core.hpp"
 #include "actors/recovery/stores_core.hpp"
 #include "actors/step_end/replica_sum.hpp"
 #include "actors/step_end/tied_gradients.hpp"
@@ -57,7 +59,7 @@ struct arrived_tensor {
 /// What has arrived for one micro-batch and not been used yet.
 struct microbatch_inbox {
   arrived_tensor input;
-  at::Tensor labels;  // [n] i64, or [n, T] i64, last stage
+  arrived_tensor labels;  // [n] i64, or [n, T] i64, last stage
   arrived_tensor gradient;
 };
 
@@ -179,7 +181,7 @@ struct replay_state {
   std::vector<sent_to_replicas> sums = {};
   // The last step whose updated parameters the other replicas were sent; they are still the own.
   std::optional<engine::step_key> shared = {};
-  std::vector<caf::strong_actor_ptr> departed = {};  // lost: what still comes from them is dropped
+  departed_core<caf::strong_actor_ptr, same_actor> departed = {};
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();
 };
 

@@ -1,6 +1,7 @@
 #include "cluster/config/checks/device_checks.hpp"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "engine/device/device_choice.hpp"
@@ -26,8 +27,25 @@ bool is_cpu(const std::string& device) {
   return choice && choice->what == kind::cpu;
 }
 
+// Why they are not the stages' devices, however good each of them is; empty: they are.
+std::string fault_of_list(const draft& whole) {
+  const auto& pipeline = whole.config.pipeline;
+  const std::size_t count = pipeline.devices.size(), stages = pipeline.stages;
+  if (count == 1) return {};
+  if (!whole.config.cluster.nodes.empty())
+    return "a list is for stages that are on no node; name one device, and in its [[node]] table "
+           "that of a node";
+  const auto all = stages * pipeline.replicas;
+  if (count == stages || count == all) return {};
+  return "has " + std::to_string(count) + " devices for " + std::to_string(stages) +
+         (stages == 1 ? " stage" : " stages") +
+         source(whole, "pipeline.stages", std::to_string(stages)) +
+         "; name one for all stages, or one for each" +
+         (all > stages ? ", of one replica or of all " + std::to_string(pipeline.replicas) : "");
+}
+
 bool has_automatic_stages(const trainer_config& config) {
-  return config.pipeline.device == "auto" ||
+  return std::ranges::count(config.pipeline.devices, "auto") > 0 ||
          std::ranges::any_of(config.cluster.nodes,
                              [](const auto& node) { return node.device == "auto"; });
 }
@@ -36,9 +54,10 @@ bool has_automatic_stages(const trainer_config& config) {
 template <class Predicate>
 bool has_stages_on(const trainer_config& config, const Predicate& is_such) {
   const auto& nodes = config.cluster.nodes;
-  if (nodes.empty()) return is_such(config.pipeline.device);
+  const bool is_usual = std::ranges::any_of(config.pipeline.devices, is_such);
+  if (nodes.empty()) return is_usual;
   return std::ranges::any_of(nodes, [&](const auto& node) {
-    return is_such(node.device.empty() ? config.pipeline.device : node.device);
+    return node.device.empty() ? is_usual : is_such(node.device);
   });
 }
 
@@ -77,8 +96,10 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     const auto* const given = whole.find(key);
     found.push_back({errc::bad_config, (given != nullptr ? given->where() : key) + ": " + why});
   };
-  if (const auto why = fault_of(config.pipeline.device, here); !why.empty())
-    refuse("pipeline.device", why);
+  for (const auto& device :
+       std::set(config.pipeline.devices.begin(), config.pipeline.devices.end()))
+    if (const auto why = fault_of(device, here); !why.empty()) refuse("pipeline.device", why);
+  if (const auto why = fault_of_list(whole); !why.empty()) refuse("pipeline.device", why);
   for (std::size_t i = 0; i < config.cluster.nodes.size(); ++i) {
     const auto& device = config.cluster.nodes[i].device;
     if (device.empty()) continue;

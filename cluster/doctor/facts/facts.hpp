@@ -67,6 +67,7 @@ struct host_facts {
       {};  ///< Why processes cannot read each other's memory; empty: they can.
   std::uint64_t open_files = 0;       ///< That a process may have; 0: the system does not say.
   std::uint64_t most_open_files = 0;  ///< The same if it raises that itself.
+  std::vector<std::string> addresses = {};  ///< See interface_addresses.
   std::vector<fabric_facts> fabrics = {};
   std::vector<folder_facts> folders = {};
   std::string data_source = {};  ///< That it is to read, and has opened; empty: none.

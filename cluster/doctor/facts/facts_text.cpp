@@ -20,9 +20,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(host_facts, host, machine, proce
                                                 uid, user, versions, libraries, cores, quota_cores,
                                                 memory_bytes, is_memory_limited, shared_bytes,
                                                 shared_free_bytes, shared_error, reading_error,
-                                                open_files, most_open_files, fabrics, folders,
-                                                data_source, data_error, clock_ns, asked_ns,
-                                                answered_ns)
+                                                open_files, most_open_files, addresses, fabrics,
+                                                folders, data_source, data_error, clock_ns,
+                                                asked_ns, answered_ns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(flow_facts, by, round_trip_us, megabytes_per_second,
                                                 error)
 

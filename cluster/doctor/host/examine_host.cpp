@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cluster/hosts/host_addresses.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/descriptor.hpp"
 #include "messages/link/private_folder.hpp"
@@ -183,6 +184,7 @@ host_facts examine_host(const requests::facts& asked) {
   out.container = container_of_this();
   out.uid = ::geteuid();
   if (const auto* const user = ::getpwuid(out.uid)) out.user = user->pw_name;
+  out.addresses = interface_addresses();
   examine_room(out);
   examine_versions(out);
   examine_shared_memory(out);

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/agent_core.hpp"
 #include "cluster/launch/agents/munge.hpp"
 #include "cluster/launch/agents/program_build.hpp"
@@ -99,7 +100,8 @@ events::hello about_us(std::string build) {
           .host = host_name(),
           .cores = std::thread::hardware_concurrency(),
           .memory_bytes = pages * page_bytes,
-          .clock_ns = wall_clock_ns()};
+          .clock_ns = wall_clock_ns(),
+          .addresses = interface_addresses()};
 }
 
 /// Why the agent ends, on standard error.

@@ -54,10 +54,13 @@ std::optional<agent_event> event_of(const std::string& is, const json& what) {
   if (is == "alive") return events::alive{};
   if (is == "asked_to_end") return events::asked_to_end{};
   if (is == "hello")
-    return events::hello{
-        what.at("protocol").get<std::uint32_t>(),     what.at("build").get<std::string>(),
-        what.at("host").get<std::string>(),           what.at("cores").get<std::uint32_t>(),
-        what.at("memory_bytes").get<std::uint64_t>(), what.value("clock_ns", std::int64_t{0})};
+    return events::hello{what.at("protocol").get<std::uint32_t>(),
+                         what.at("build").get<std::string>(),
+                         what.at("host").get<std::string>(),
+                         what.at("cores").get<std::uint32_t>(),
+                         what.at("memory_bytes").get<std::uint64_t>(),
+                         what.value("clock_ns", std::int64_t{0}),
+                         what.value("addresses", std::vector<std::string>{})};
   if (is == "signalled") return events::signalled{what.at("signal").get<int>()};
   if (is == "ends") return events::ends{what.at("why").get<std::string>()};
   if (is == "started") return events::started{name()};
@@ -116,7 +119,8 @@ std::string encode(const agent_event& event) {
                                    {"host", what.host},
                                    {"cores", what.cores},
                                    {"memory_bytes", what.memory_bytes},
-                                   {"clock_ns", what.clock_ns}};
+                                   {"clock_ns", what.clock_ns},
+                                   {"addresses", what.addresses}};
                      },
                      [](const events::started& what) {
                        return json{{"is", "started"}, {"name", what.name}};

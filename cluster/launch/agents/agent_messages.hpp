@@ -92,6 +92,7 @@ struct hello {
   std::uint32_t cores = 0;
   std::uint64_t memory_bytes = 0;
   std::int64_t clock_ns = 0;  ///< Of the day there, since 1970; 0: another build did not say.
+  std::vector<std::string> addresses = {};  ///< Of its interfaces: see interface_addresses.
   bool operator==(const hello&) const = default;
 };
 

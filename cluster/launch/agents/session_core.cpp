@@ -171,7 +171,8 @@ session_core::effects session_core::tick(time_point now) {
   if (state_ != state::ready) return tick_before(quiet);
   if (quiet > silence_)
     return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +
-                                     seconds_of(quiet) + "; its processes end by themselves");
+                                     seconds_of(quiet) + "; its processes end by themselves; " +
+                                     remedy_of_silence);
   if (ends_expected_ && !processes_.empty())
     if (auto what = tick_at_end(now); !what.empty()) return what;
   if (now - last_told_ < interval_of_words(silence_)) return {};

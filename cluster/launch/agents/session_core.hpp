@@ -30,6 +30,11 @@ struct agent_place {
   [[nodiscard]] std::string waiting(std::chrono::seconds time, const std::string& what) const;
 };
 
+/// What to do about a process, or an agent, of another host that is heard of no more.
+inline constexpr const char* remedy_of_silence =
+    "see whether its host is up and reached from here (ip link, ping) and nothing has stopped it "
+    "there, and start the run again";
+
 /// A launcher's view of one agent: from the first bytes of its shell to the end of its processes. A
 /// pure state machine; `now` never goes back.
 class session_core {

@@ -133,7 +133,14 @@ std::string words_on_devices(const trainer_config& config) {
   return said.empty() ? "" : said + "\n";
 }
 
-/// A line for each stage that is shown: where there are no nodes, replicas are alike.
+/// Whether each stage computes on the same in all replicas.
+bool are_replicas_alike(const std::vector<stage_place>& on, std::size_t stages) {
+  for (std::size_t i = stages; i < on.size(); ++i)
+    if (on[i].device != on[i % stages].device) return false;
+  return true;
+}
+
+/// A line for each stage, of one replica alone where there are no nodes and replicas are alike.
 std::vector<table_row> rows_of(const trainer_config& config, const prepared_run& run,
                                const engine::model_layout& layout, const predicted_memory& memory,
                                const std::vector<stage_place>& on) {
@@ -141,7 +148,7 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
   const auto threads = threads_of_stages(config, cores);
   const auto places = node_of_stages(config, cores);
   const auto stages = config.pipeline.stages;
-  const auto shown = places ? places->size() : stages;
+  const auto shown = places || !are_replicas_alike(on, stages) ? on.size() : stages;
   std::vector<table_row> rows{
       {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {

@@ -121,6 +121,7 @@ result<void> server_builder::build_workers(built_server& into, const server_star
   std::vector<actors::future<actors::worker_built>> asked;
   for (std::uint32_t i = 0; i < server_.workers; ++i) {
     auto order = worker_order(config_, i);
+    order.metrics = engine::names_of(run_.plan.metrics);
     order.coordinator = caf::actor_cast<caf::strong_actor_ptr>(into.coordinator);
     asked.push_back(
         ask_.request<actors::worker_built>(host(server_.shards + i), order, waits.build));

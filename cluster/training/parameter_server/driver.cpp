@@ -13,6 +13,7 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "cluster/training/evaluated.hpp"
 #include "cluster/training/parameter_server/server_state.hpp"
 #include "engine/data/sampler.hpp"
 
@@ -341,12 +342,11 @@ void driver::tell_evaluation(std::uint64_t step,
   totals sum;
   for (const auto& [begin, done] : over) {
     sum.samples += done.samples;
-    sum.correct += done.correct;
-    sum.loss += done.loss * static_cast<double>(done.samples);
+    engine::add_sums(sum.metrics, done.metrics);
   }
   if (sum.samples == 0) return;
-  const auto count = static_cast<double>(sum.samples);
-  events_.on_evaluation({step, static_cast<double>(sum.correct) / count, sum.loss / count});
+  for (auto& each : sum.metrics) each /= static_cast<double>(sum.samples);
+  events_.on_evaluation(evaluated(step, plan_.metrics, sum.metrics));
 }
 
 void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) {

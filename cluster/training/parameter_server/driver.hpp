@@ -18,6 +18,7 @@
 #include "cluster/observe/report.hpp"
 #include "engine/base/named_tensor.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/model/metric.hpp"
 #include "engine/parameter_server/push.hpp"
 
 namespace troupe::cluster {
@@ -34,6 +35,7 @@ struct drive_plan {
   bool evaluate = true;
   std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
   bool keep_weights = false;         // they are wanted at once when the run is stopped
+  engine::metric_registry metrics = engine::built_in_metrics();  // as the workers have them
 };
 
 /// What it tells, in the calling thread.
@@ -112,8 +114,7 @@ class driver {
   };
   struct totals {
     std::int64_t samples = 0;
-    std::int64_t correct = 0;
-    double loss = 0;  // summed over samples
+    std::vector<double> metrics = {};  // summed over samples
   };
 
   /// Whether nobody waits for evaluations any more.

@@ -13,7 +13,9 @@ int main(int argc, const char* const* argv, const server_application& program) {
   return cluster::run_program(cluster::with_server(program.info),
                               {.train = of_program(cluster::run_server_trainer),
                                .serve = of_program(cluster::run_server_node),
-                               .check = of_program(cluster::server_table)},
+                               .check = of_program(cluster::server_table),
+                               .needs = of_program(cluster::needs_of_server),
+                               .has_stages = false},
                               argc, argv);
 }
 

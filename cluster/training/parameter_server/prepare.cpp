@@ -131,7 +131,8 @@ result<prepared_server> prepare(const server_application& program, const trainer
               .seed = train.seed,
               .evaluate = train.eval,
               .evaluate_every = train.eval_every,
-              .keep_weights = !train.save.empty() || !config.checkpoint.dir.empty()};
+              .keep_weights = !train.save.empty() || !config.checkpoint.dir.empty(),
+              .metrics = program.info.known.metrics};
   if (auto found = read_beginning(run, config); !found) return tl::unexpected(found.error());
   return run;
 }

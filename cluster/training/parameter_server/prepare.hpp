@@ -39,7 +39,7 @@ struct prepared_server {
   bool is_complete = false;  // a checkpoint has all of its steps
 };
 
-/// What a worker is told; without its coordinator.
+/// What a worker is told; without its coordinator and the metrics.
 [[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
 
 /// What the shards own together, with the values that the model is made with.

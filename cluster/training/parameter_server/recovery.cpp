@@ -17,10 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// From a worker's word that a shard was lost to the system's.
-constexpr auto until_known = 5s;
-/// From a loss that is known to the system's word on it, which is there at once or never comes.
-constexpr auto until_explained = 300ms;
 constexpr auto look_every = 10ms;
 
 /// Whether an attempt may have ended because a process was lost.
@@ -39,12 +35,13 @@ server_recovery::server_recovery(node_group& group, actors::requester& ask,
 
 result<std::string> server_recovery::find_lost(const error& why, std::uint64_t reached) {
   if (!may_be_loss(why.code)) return tl::unexpected(why);
-  const auto end = clock::now() + until_known;
+  const auto end = clock::now() + actors::usual_deadlines.known_loss;
   while (!attempts_.is_fatal(group_.lost(look_every))) {
     if (clock::now() > end) return tl::unexpected(why);
     std::this_thread::sleep_for(look_every);
   }
-  const auto told = group_.explain({errc::peer_lost, why.text}, until_explained).text;
+  const auto told =
+      group_.explain({errc::peer_lost, why.text}, actors::usual_deadlines.explained).text;
   if (attempts_.next(reached)) return told;
   return fail(errc::handler_failed, told + "; the run was lost " +
                                         std::to_string(attempts_.in_vain()) +

@@ -222,9 +222,8 @@ class attempt {
 /// its own, or cannot be read, where it began. `where`: for a sentence.
 server_start go_back(run_parts& parts, std::string& where) {
   const auto& begin = parts.run.begin;
-  const auto step =
-      parts.checkpoints.last_step(std::chrono::seconds(10),  // for its thread: the files are there
-                                  [&](const auto& line) { parts.report->print(line); });
+  const auto step = parts.checkpoints.last_step(
+      actors::usual_deadlines.checkpoint, [&](const auto& line) { parts.report->print(line); });
   if (step > begin.steps) {
     auto opened = parts.checkpoints.of_step(step).and_then([&](const whole_checkpoint& whole) {
       return check_start(parts.run.layers, read_checkpoint(whole), {});
@@ -317,26 +316,29 @@ result<run_end> run_server_trainer(const server_application& program,
   auto names = node_names(config.own.of<server_settings>());
   auto where = process_launcher_of(config, names.size());
   if (!where) return tl::unexpected(where.error());
-  return run_nodes(
-      {.where = std::move(*where),
-       .listen = config.link.listen,
-       .names = std::move(names),
-       .progress = progress_of(config),
-       .drive = [&](node_group& group) { return drive(group, config, *run, control); }},
-      config, control);
+  return run_nodes({.where = std::move(*where),
+                    .listen = config.link.listen,
+                    .names = std::move(names),
+                    .progress = progress_of(config),
+                    .drive = [&](node_group& group) { return drive(group, config, *run, control); },
+                    .own_messages = program.info.known.own_messages},
+                   config, control);
 }
 
 result<void> run_server_node(const server_application& program, const node_options& options) {
-  return serve_as_node(options, [&program](caf::actor_system& system, const joined_node& here,
-                                           shut_down_handler on_shut_down) {
+  const auto& known = program.info.known;
+  const auto spawn = [&](caf::actor_system& system, const joined_node& here,
+                         shut_down_handler on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(
         actors::spawn_server_host(system, {.make_learner = program.make_learner,
-                                           .optimizers = program.info.known.optimizers,
+                                           .optimizers = known.optimizers,
                                            .memory = here.node.memory(),
                                            .on_shut_down = std::move(on_shut_down),
                                            .progress = here.progress,
-                                           .losses = program.info.known.losses}));
-  });
+                                           .losses = known.losses,
+                                           .metrics = known.metrics}));
+  };
+  return serve_as_node(options, known, spawn);
 }
 
 }  // namespace troupe::cluster

@@ -94,4 +94,31 @@ result<checked_run> server_table(const server_application& program, const traine
                               words_on_beginning(*run)};
 }
 
+result<doctor::run_needs> needs_of_server(const server_application& program,
+                                          const trainer_config& config) {
+  const auto run = prepare(program, config);
+  if (!run) return tl::unexpected(run.error());
+  const auto shards = bytes_of_shards(*run, config, program.info.known);
+  if (!shards) return tl::unexpected(shards.error());
+  const auto server = config.own.of<server_settings>();
+  doctor::run_needs out{.stage_bytes = {},
+                        .of_what = "the shards' weights and optimizer state",
+                        .saved_bytes = 0,
+                        .slices = {}};
+  std::uint64_t saved = 0;
+  for (const auto& shard : *shards) {
+    const auto weights = static_cast<std::uint64_t>(shard.weights);
+    const auto state = static_cast<std::uint64_t>(shard.state);
+    out.stage_bytes.push_back(weights + state);
+    out.slices.weights.push_back(weights);
+    out.slices.state.push_back(state);
+    saved += weights;
+    out.threads_of_processes.push_back(server.threads_per_shard);
+  }
+  for (std::uint32_t i = 0; i < server.workers; ++i)
+    out.threads_of_processes.push_back(worker_order(config, i).threads);
+  if (!config.train.save.empty()) out.saved_bytes = saved;
+  return out;
+}
+
 }  // namespace troupe::cluster

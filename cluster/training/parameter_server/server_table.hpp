@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cluster/doctor/doctor.hpp"
 #include "cluster/training/checked_run.hpp"
 #include "cluster/training/parameter_server/application.hpp"
 #include "messages/base/error.hpp"
@@ -12,5 +13,10 @@ namespace troupe::cluster {
 /// Errors: those of preparing a run.
 [[nodiscard]] result<checked_run> server_table(const server_application& program,
                                                const trainer_config& config);
+
+/// What such a run takes, for `--doctor`: the threads of its shards and workers, what the shards
+/// own, and what is saved. Opens and makes the same. Errors: the same.
+[[nodiscard]] result<doctor::run_needs> needs_of_server(const server_application& program,
+                                                        const trainer_config& config);
 
 }  // namespace troupe::cluster

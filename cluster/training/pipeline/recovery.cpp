@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <caf/send.hpp>
 #include <chrono>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/keepers_core.hpp"
 #include "cluster/recovery/shared_hosts_core.hpp"
+#include "engine/step/replay_window.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -25,10 +27,6 @@ namespace {
 using caf::strong_actor_ptr;
 
 constexpr auto waits = actors::usual_deadlines;
-/// From a stage's word that another was lost to the system's.
-constexpr std::chrono::seconds until_known{5};
-/// From a loss that is known to the system's word on it, which is there at once or never comes.
-constexpr std::chrono::milliseconds until_explained{300};
 constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
@@ -48,6 +46,13 @@ void warn_of_shared_hosts(const trainer_config& config) {
   }
   const auto words = words_on_shared_hosts(sites, second_keepers(nodes));
   if (!words.empty()) log::warning(words);
+}
+
+std::string to_words(const std::vector<std::string>& names) {
+  std::string words;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    words += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  return words;
 }
 
 stage_recovery::stage_recovery(node_group& group, bool may_begin_anew)
@@ -134,9 +139,15 @@ result<void> stage_recovery::replace(const std::vector<std::size_t>& places) {
 }
 
 result<void> stage_recovery::drop_stages() {
+  std::set<std::size_t> places;
+  for (std::size_t place = 0; place < keepers_.size(); ++place) places.insert(place);
+  return drop_stages_of(places);
+}
+
+result<void> stage_recovery::drop_stages_of(const std::set<std::size_t>& places) {
   std::vector<actors::future<actors::acknowledged>> answers;
-  for (std::size_t place = 0; place < keepers_.size(); ++place)
-    if (keepers_[place])
+  for (const auto place : places)
+    if (keepers_.at(place))
       answers.push_back(ask_.request<actors::acknowledged>(
           caf::actor_cast<actors::host_actor>(group_.hosts().at(place)), actors::drop_stages{},
           waits.join));
@@ -162,25 +173,53 @@ result<void> stage_recovery::fence(const error& why, const std::vector<std::stri
   return {};
 }
 
-result<std::optional<stage_recovery::lone_loss>> stage_recovery::replace_one(
+result<std::vector<stage_recovery::stage_loss>> stage_recovery::replace_lost(
     const error& why, std::uint64_t reached) {
   core_.reached(reached);
-  const auto lost = group_.lost(until_known);
-  if (!core_.begin_replay(lost)) return std::nullopt;
-  say(group_.explain(why, until_explained), lost.size());
-  lone_loss loss{.place = lost.front()};
-  loss.lost_keeper = std::exchange(keepers_.at(loss.place), nullptr);
-  auto versions = versions_of(loss.place);
-  if (!versions) return tl::unexpected(versions.error());
-  loss.versions = std::move(*versions);
-  if (auto replaced = replace(lost); !replaced) return tl::unexpected(replaced.error());
-  loss.keeper = keepers_.at(loss.place);
-  return loss;
+  auto cause = why;
+  for (;;) {
+    const auto lost = group_.lost(waits.known_loss);
+    if (!core_.begin_replay(lost)) return {};
+    say(group_.explain(cause, waits.explained), lost.size());
+    for (const auto place : lost) {
+      keepers_.at(place) = nullptr;
+      not_replayed_.insert(place);
+    }
+    auto mended = mend();
+    if (mended || mended.error().code != errc::peer_lost || !is_another_lost()) return mended;
+    cause = mended.error();
+  }
+}
+
+/// What is left of a replay that another loss has cut off is dropped first.
+result<std::vector<stage_recovery::stage_loss>> stage_recovery::mend() {
+  if (auto dropped = drop_stages_of(not_replayed_); !dropped)
+    return tl::unexpected(dropped.error());
+  std::vector<stage_loss> all;
+  std::vector<std::vector<std::uint64_t>> steps;
+  for (const auto place : not_replayed_) {
+    auto found = versions_of(place);
+    if (!found) return tl::unexpected(found.error());
+    auto& of = steps.emplace_back();
+    for (const auto& [step, keeper] : *found) of.push_back(step);
+    all.push_back({.place = place, .versions = std::move(*found)});
+  }
+  if (!engine::newest_common(steps, std::numeric_limits<std::uint64_t>::max())) return {};
+  if (auto replaced = replace(core_.replay_listed()); !replaced)
+    return tl::unexpected(replaced.error());
+  for (auto& each : all) each.keeper = keepers_.at(each.place);
+  return all;
+}
+
+void stage_recovery::replayed() {
+  core_.replayed();
+  not_replayed_.clear();
 }
 
 result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t reached,
                                                       const return_sources& sources) {
   core_.reached(reached);
+  not_replayed_.clear();
   auto cause = why;
   auto next = begin_return(cause);
   for (;;) {
@@ -205,10 +244,11 @@ result<stage_recovery::point> stage_recovery::recover(const error& why, std::uin
 }
 
 return_core::effect stage_recovery::begin_return(const error& why) {
-  const auto places = group_.lost(core_.is_half_mended() ? std::chrono::seconds{} : until_known);
+  const auto patience = core_.is_half_mended() ? std::chrono::seconds{} : waits.known_loss;
+  const auto places = group_.lost(patience);
   auto next = core_.lost(places);
   if (!std::holds_alternative<return_core::drop_stages>(next) || places.empty()) return next;
-  say(group_.explain(why, until_explained), places.size());
+  say(group_.explain(why, waits.explained), places.size());
   for (const auto place : places) keepers_.at(place) = nullptr;
   return next;
 }
@@ -237,13 +277,13 @@ error stage_recovery::end_of(return_core::reason reason, const error& why,
   if (reason == return_core::reason::nobody_lost) return why;
   if (reason == return_core::reason::no_beginning)
     return {errc::handler_failed, sources.why_no_beginning()};
-  return {errc::handler_failed, group_.explain(why, until_explained).text + "; the run was lost " +
+  return {errc::handler_failed, group_.explain(why, waits.explained).text + "; the run was lost " +
                                     std::to_string(core_.in_vain() + 1) + " times behind step " +
                                     std::to_string(core_.last_reached())};
 }
 
 bool stage_recovery::is_another_lost() {
-  const auto end = std::chrono::steady_clock::now() + until_known;
+  const auto end = std::chrono::steady_clock::now() + waits.known_loss;
   while (group_.lost({}) == core_.without_node()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(look_every);

@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,12 +36,14 @@ struct return_sources {
 /// versions of a stage. On one machine that is so by nature, and nothing is said.
 void warn_of_shared_hosts(const trainer_config& config);
 
-/// Lets a run go on when it loses stages: their nodes are replaced. Where one stage alone is lost
-/// the others may go on; else all stages go back, as return_core decides. The versions of a stage
-/// are kept on its own
-/// node and on another one, on another host where there is one (see second_keepers), or where there
-/// is no other node in this process; so a stage is lost for good only with both (docs/recovery.md).
-/// Used by one thread.
+/// "stage-0", "stage-0, stage-2 and stage-4"
+[[nodiscard]] std::string to_words(const std::vector<std::string>& names);
+
+/// Lets a run go on when it loses stages: their nodes are replaced. Where a version of each lost
+/// stage is left the others may go on; else all stages go back, as return_core decides. The
+/// versions of a stage are kept on its own node and on another one, on another host where there is
+/// one (see second_keepers), or where there is no other node in this process; so a stage is lost
+/// for good only with both (docs/recovery.md). Used by one thread.
 class stage_recovery {
  public:
   /// `group` outlives it. `may_begin_anew`: where what the run began from is gone. Errors: those of
@@ -67,20 +69,21 @@ class stage_recovery {
   /// same work has thrown before.
   [[nodiscard]] result<void> fence(const error& why, const std::vector<std::string>& stages);
 
-  /// One stage that was lost alone, and has another node now.
-  struct lone_loss {
+  /// A stage that is to be replayed, on another node unless only its replay was cut off.
+  struct stage_loss {
     std::size_t place = 0;
     std::map<std::uint64_t, caf::strong_actor_ptr> versions = {};  ///< Of it: who keeps them.
-    caf::strong_actor_ptr lost_keeper = {}, keeper = {};           ///< Of the nodes.
+    caf::strong_actor_ptr keeper = {};                             ///< Of the node.
   };
 
-  /// After `why`, where one stage was lost alone: replaces its node, and leaves the other stages as
-  /// they are. Nothing where more are lost, or `recover` would give up. Whatever goes wrong from
-  /// here on, `recover` may be called, and has all stages go back; else `replayed`. Errors: as
-  /// `recover`.
-  [[nodiscard]] result<std::optional<lone_loss>> replace_one(const error& why,
+  /// After `why`: replaces the nodes that were lost, also meanwhile, and leaves the other stages as
+  /// they are. Where the replay of the stages that this returns is cut off by another loss, it may
+  /// be called again, and returns them too. Nothing where no version of all lost stages is left, or
+  /// `recover` would give up. Whatever goes wrong from here on, `recover` may be called, and has
+  /// all stages go back; else `replayed`. Errors: as `recover`.
+  [[nodiscard]] result<std::vector<stage_loss>> replace_lost(const error& why,
                                                              std::uint64_t reached);
-  void replayed() { core_.replayed(); }
+  void replayed();
 
   /// After `why`: replaces what was lost, also meanwhile, and finds where the run goes on from. The
   /// stages of before have been told to end on all nodes. `reached`: the last step that was ever
@@ -93,6 +96,7 @@ class stage_recovery {
  private:
   stage_recovery(node_group& group, bool may_begin_anew);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
+  [[nodiscard]] result<std::vector<stage_loss>> mend();
   [[nodiscard]] return_core::effect begin_return(const error& why);
   /// Errors: peer_lost, and others that end the run.
   [[nodiscard]] result<return_core::effect> perform(const return_core::effect& what,
@@ -109,6 +113,8 @@ class stage_recovery {
   /// Other nodes for these places, and a keeper for each that has none.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
   [[nodiscard]] result<void> drop_stages();
+  /// Of these places, as far as they have a node.
+  [[nodiscard]] result<void> drop_stages_of(const std::set<std::size_t>& places);
   /// All keepers that are there, a stage's own first.
   [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_from(std::size_t stage) const;
 
@@ -118,7 +124,8 @@ class stage_recovery {
   actors::keeper_actor here_;                   // where there is one node; else null
   return_core core_;
   throws_core throws_;
-  std::vector<versions> listed_;  // by stage, as far as it was known last
+  std::set<std::size_t> not_replayed_;  // whose stage was lost
+  std::vector<versions> listed_;        // by stage, as far as it was known last
 };
 
 }  // namespace troupe::cluster

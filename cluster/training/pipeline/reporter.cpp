@@ -37,7 +37,17 @@ reporter::reporter(std::unique_ptr<run_reporter> out, const trainer_config& conf
     : out_(std::move(out)),
       scales_(loss_scale_of(config) != 1),
       names_(stage_names_of(config.pipeline)),
-      accumulate_(config.train.accumulate) {}
+      accumulate_(config.train.accumulate) {
+  for (const auto& name : names_) peaks_.push_back({.stage = name, .memory = name});
+}
+
+void reporter::expect_on_devices(const std::vector<std::string>& memories,
+                                 const std::vector<engine::stage_memory>& needs) {
+  for (std::size_t i = 0; i < peaks_.size(); ++i) {
+    peaks_[i].memory = memories.at(i);
+    if (!needs.empty()) peaks_[i].predicted_bytes = needs[i % needs.size()].on_device;
+  }
+}
 
 void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
   step_report report{.step = step,
@@ -48,9 +58,18 @@ void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
   if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
     const auto& each = outcome.stages[i];
-    report.stages.push_back({names_.at(i), each.busy_s,
-                             std::max(0.0, outcome.seconds - each.busy_s), each.peak_memory_bytes,
-                             each.peak_context_bytes});
+    auto& peak = peaks_.at(i);
+    const bool on_device = each.peak_device_bytes > 0;
+    peak.measured_bytes =
+        std::max(peak.measured_bytes, static_cast<double>(each.peak_device_bytes));
+    report.stages.push_back({.name = names_.at(i),
+                             .busy_s = each.busy_s,
+                             .idle_s = std::max(0.0, outcome.seconds - each.busy_s),
+                             .peak_memory_bytes = each.peak_memory_bytes,
+                             .peak_context_bytes = each.peak_context_bytes,
+                             .peak_device_bytes = each.peak_device_bytes,
+                             .predicted_device_bytes =
+                                 on_device ? static_cast<std::uint64_t>(peak.predicted_bytes) : 0});
   }
   report.bubble = bubble_of(report.stages, outcome.seconds);
   seconds_.push_back(outcome.seconds);
@@ -82,6 +101,10 @@ void reporter::finish(const std::optional<engine::prediction>& predicted) {
   out_->finish();
   if (predicted && !seconds_.empty())
     print(engine::against_measured(*predicted, median_of(seconds_), median_of(bubbles_)));
+  auto table = device_peak_table(peaks_);
+  if (table.empty()) return;
+  table.pop_back();  // the last line's end is whoever prints it
+  print(table);
 }
 
 }  // namespace troupe::cluster

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cluster/observe/run_reporter.hpp"
+#include "cluster/training/needs/device_peaks_core.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/partition/stage_memory.hpp"
 
 namespace troupe::cluster {
 
@@ -18,12 +20,18 @@ class reporter {
   [[nodiscard]] static result<std::unique_ptr<reporter>> open(const trainer_config& config,
                                                               const prepared_run& run);
 
+  /// Before the first step. `memories`: of each stage, whose count its device's memory is; `needs`:
+  /// what the stages of one replica are predicted to take; empty: that is not known.
+  void expect_on_devices(const std::vector<std::string>& memories,
+                         const std::vector<engine::stage_memory>& needs);
+
   void step(std::uint64_t step, const actors::step_outcome& outcome);
   void evaluation(const evaluation_report& outcome) { out_->evaluation(outcome); }
   void print(const std::string& line) { out_->print(line); }
   void print(const std::vector<std::string>& lines);
 
-  /// Ends the progress bar, and says how far the prediction was off, if there was one.
+  /// Ends the progress bar, and says how far the prediction was off, if there was one, and what
+  /// stages had of their devices' memory.
   void finish(const std::optional<engine::prediction>& predicted);
 
   /// Whether any update was applied yet.
@@ -40,10 +48,11 @@ class reporter {
   std::vector<std::string> names_;  // of the stages of all replicas
   std::vector<double> seconds_;     // of each step
   std::vector<double> bubbles_;
-  std::uint32_t accumulate_;   // steps of an optimizer's step
-  std::uint64_t applied_ = 0;  // optimizer's steps
-  bool is_left_out_ = false;   // the one under way
-  std::string why_left_out_;   // the last step that was
+  std::vector<device_peak> peaks_;  // of each stage
+  std::uint32_t accumulate_;        // steps of an optimizer's step
+  std::uint64_t applied_ = 0;       // optimizer's steps
+  bool is_left_out_ = false;        // the one under way
+  std::string why_left_out_;        // the last step that was
 };
 
 }  // namespace troupe::cluster

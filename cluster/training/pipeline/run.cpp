@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/training/evaluated.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
@@ -40,10 +42,6 @@ namespace {
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 
-/// For a checkpoint under way in a run that has lost a stage: the others write their files if their
-/// step could end.
-constexpr std::chrono::seconds until_checkpoint{10};
-
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
@@ -65,17 +63,6 @@ actors::training training_of(const trainer_config& config, const prepared_run& r
           .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
             return learning_rate(optimizer, u, total);
           }};
-}
-
-/// What the program shows of its model, trained by the stages.
-result<void> show(const application& program, const trainer_config& config,
-                  actors::pipeline& stages, reporter& report) {
-  if (!program.show) return {};
-  const auto text =
-      program.show([&stages](const at::Tensor& inputs) { return stages.predict(inputs); }, config);
-  if (!text) return tl::unexpected(text.error());
-  if (!text->empty()) report.print(*text);
-  return {};
 }
 
 /// What --save asks for.
@@ -105,7 +92,7 @@ void tell_traffic(node_group& group) {
 
 /// What became of losses.
 struct recovery_totals {
-  int replays = 0;                   // one stage was replayed
+  int replays = 0;                   // lost stages were replayed
   int returns = 0;                   // all stages went back
   std::uint64_t computed_again = 0;  // actions, by processes that had begun them before
 };
@@ -135,7 +122,12 @@ struct run_parts {
 void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
   constexpr std::size_t remembered = 4096;
   auto& told = parts.told;
-  for (const auto& each : outcome.stages) parts.recovered.computed_again += each.computed_again;
+  std::uint64_t again = 0;
+  for (const auto& each : outcome.stages) again += each.computed_again;
+  parts.recovered.computed_again += again;
+  if (again > 0)
+    log::debug(std::to_string(again) + " actions were computed again in step " +
+               std::to_string(step) + " by processes that had begun them before");
   if (step <= told.steps) {
     const bool any_order = parts.config.pipeline.reduce == reduce_order::fast;
     const auto before = told.losses.find(step);
@@ -155,8 +147,25 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
   if (parts.recovery) parts.group.fill_understudies();
 }
 
-/// Has another process do the last steps of a stage that was lost alone. Errors: peer_lost, where
-/// all stages have to go back.
+/// Builds stages in the places of lost ones, and has them do their last steps. Returns the first of
+/// these. Errors: those of pipeline::replay.
+result<std::uint64_t> replay_all(run_parts& parts, actors::pipeline& stages,
+                                 const std::vector<stage_recovery::stage_loss>& lost) {
+  std::vector<actors::stage_replacement> built;
+  for (const auto& [place, versions, keeper] : lost) {
+    auto order = parts.orders.at(place);
+    order.weights_follow = true;
+    auto stage = parts.group.build_at(place, order);
+    if (!stage) return tl::unexpected(stage.error());
+    built.push_back({place, std::move(*stage), versions, keeper});
+  }
+  if (auto opened = open_again(parts.disks, parts.hosts); !opened)
+    return tl::unexpected(opened.error());
+  return stages.replay(built);
+}
+
+/// Has other processes do the last steps of the stages that were lost, also of those that are lost
+/// meanwhile. Errors: peer_lost, where all stages have to go back.
 result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why) {
   if (!stages.can_replay()) return tl::unexpected(why);
   const auto begin = std::chrono::steady_clock::now();
@@ -165,24 +174,27 @@ result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why
       log::warning("no stage can be replayed, and all go back: " + problem.text);
     return fail(errc::peer_lost, problem.text);
   };
-  const auto loss = parts.recovery->replace_one(why, parts.told.steps);
-  if (!loss) return go_back(loss.error());
-  if (!*loss) return tl::unexpected(why);
-  const auto& [place, versions, lost_keeper, keeper] = **loss;
-  auto order = parts.orders.at(place);
-  order.weights_follow = true;
-  const auto built = parts.group.build_at(place, order);
-  if (!built) return go_back(built.error());
-  if (auto opened = open_again(parts.disks, parts.hosts); !opened) return go_back(opened.error());
-  const auto from = stages.replay({place, *built, versions, lost_keeper, keeper});
-  if (!from) return go_back(from.error());
-  parts.recovery->replayed();
-  ++parts.recovered.replays;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  parts.report->print(order.name + " is replayed from step " + std::to_string(*from) +
-                      "; the other stages go on, " + format("%.1f s", took.count()) +
-                      " after the loss was known");
-  return {};
+  auto cause = why;
+  for (;;) {
+    const auto lost = parts.recovery->replace_lost(cause, parts.told.steps);
+    if (!lost) return go_back(lost.error());
+    if (lost->empty()) return tl::unexpected(cause);
+    const auto from = replay_all(parts, stages, *lost);
+    if (from) {
+      parts.recovery->replayed();
+      ++parts.recovered.replays;
+      std::vector<std::string> names;
+      for (const auto& each : *lost) names.push_back(parts.orders.at(each.place).name);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      parts.report->print(to_words(names) + (names.size() == 1 ? " is" : " are") +
+                          " replayed from step " + std::to_string(*from) +
+                          "; the other stages go on, " + format("%.1f s", took.count()) +
+                          " after the loss was known");
+      return {};
+    }
+    if (from.error().code != errc::peer_lost) return go_back(from.error());
+    cause = from.error();
+  }
 }
 
 /// A stage was lost, or its arithmetic has thrown: then it is lost, unless it did so before.
@@ -219,7 +231,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
       [&](const auto& outcome) {
-        const evaluation_report of{outcome.steps, outcome.accuracy, outcome.loss};
+        const auto of = evaluated(outcome.steps, parts.program.info.known.metrics, outcome.metrics);
         parts.told.evaluated = outcome.steps;
         parts.report->evaluation(of);
         if (parts.program.describe) parts.report->print(parts.program.describe(of));
@@ -265,7 +277,10 @@ engine::sum_wish sums_wished(const trainer_config& config) {
 result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
   const auto& config = parts.config;
   const auto& run = parts.run;
-  for (auto& each : parts.orders) each.weights_follow = !from.versions.empty();
+  for (auto& each : parts.orders) {
+    each.weights_follow = !from.versions.empty();
+    each.metrics = engine::names_of(parts.program.info.known.metrics);
+  }
   auto stages = parts.group.build(parts.orders);
   if (!stages) return tl::unexpected(stages.error());
   return actors::pipeline::compose(
@@ -291,14 +306,34 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
                                .accumulate = config.train.accumulate});
 }
 
+/// What the program shows of its model, trained by the stages, and of its own actors.
+result<void> show(run_parts& parts, actors::pipeline& stages) {
+  const auto& program = parts.program;
+  const auto print = [&](const std::string& text) {
+    if (!text.empty()) parts.report->print(text);
+  };
+  if (program.show) {
+    const auto predict = [&](const at::Tensor& inputs) { return stages.predict(inputs); };
+    const auto text = program.show(predict, parts.config);
+    if (!text) return tl::unexpected(text.error());
+    print(*text);
+  }
+  if (!program.ask_nodes) return {};
+  const auto find = [&](const std::string& node, const std::string& name) {
+    return parts.group.node().find(node, name, actors::usual_deadlines.join);
+  };
+  return program.ask_nodes({parts.group.system(), parts.group.names(), find}).map(print);
+}
+
 std::string times(int count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 void tell_recovered(const recovery_totals& of) {
   if (of.replays + of.returns == 0) return;
-  log::info("after losses there were " + times(of.replays, "replay") + " of one stage and " +
-            times(of.returns, "return") + " of all; the processes that were left computed " +
+  log::info("after losses there were " + times(of.replays, "replay") + " of lost stages and " +
+            times(of.returns, "return") +
+            " of all; processes that had begun them before computed " +
             std::to_string(of.computed_again) + " actions again");
 }
 
@@ -342,7 +377,7 @@ result<start_point> recover(run_parts& parts, const error& why,
                                [&](std::uint64_t step) { return back.read_checkpoint(step); },
                                [&] { return back.read_beginning(); },
                                [&] { return back.why_no_beginning(); }};
-  static_cast<void>(parts.checkpoints.last_step(until_checkpoint, print));
+  static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
   auto found = parts.recovery->recover(why, parts.told.steps, sources);
   if (!found) return tl::unexpected(found.error());
   ++parts.recovered.returns;
@@ -395,11 +430,12 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     const auto done = attempt();
     if (done || !parts.recovery || done.error().code != errc::peer_lost) {
       const auto print = [&](const std::string& line) { parts.report->print(line); };
-      if (!done) static_cast<void>(parts.checkpoints.last_step(until_checkpoint, print));
+      if (!done)
+        static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
       tell_end(parts);
       if (done) tell_complete(parts);
       if (!done || parts.control.stop.wanted()) return done;
-      const auto shown = show(parts.program, parts.config, *stages, *parts.report);
+      const auto shown = show(parts, *stages);
       if (shown || shown.error().code != errc::peer_lost) return shown;
       // The run is done and saved: a stage that is lost now does not undo that.
       log::warning(parts.group.explain(shown.error()).text + "; no sample is shown");
@@ -438,6 +474,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
+  (*report)->expect_on_devices(device_memories(config, *orders),
+                               needs_to_tell(program, config, run, *orders));
   if (run.predicted && config.observe.progress)
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
   auto keeper = checkpoint_keeper::open(config, run.model.options, run.steps_before,

@@ -68,7 +68,8 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                     .names = stage_names_of(config.pipeline),
                     .progress = std::move(progress),
                     .drive = std::move(drive),
-                    .understudies = config.cluster.understudies},
+                    .understudies = config.cluster.understudies,
+                    .own_messages = program.info.known.own_messages},
                    config, control);
 }
 
@@ -117,7 +118,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
 }
 
 result<void> run_stage_process(const application& program, const node_options& options) {
-  return serve_as_node(options, stage_host(program.info.known));
+  return serve_as_node(options, program.info.known, stage_host(program.info.known));
 }
 
 }  // namespace troupe::cluster

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "cluster/recovery/checkpoint_write_core.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
@@ -80,8 +81,7 @@ struct unfinished {
 /// When a file could not be written: nobody is to write there any more when the folder goes. In a
 /// run that fails nobody waits for those whose step never ends.
 void wait_for_others(const actors::slices_under_way& slices, const error& why) {
-  constexpr std::chrono::seconds patience{30};
-  const auto end = checkpoint_keeper::clock::now() + patience;
+  const auto end = checkpoint_keeper::clock::now() + actors::usual_deadlines.stop_writing;
   for (const auto& each : slices.slices)
     if (why.code == errc::io_failed)
       static_cast<void>(each.written.get(end - checkpoint_keeper::clock::now()));

@@ -24,9 +24,6 @@ using actors::usual_deadlines;
 
 using opened_places = std::vector<result<actors::slices_opened>>;
 
-/// Processes of a run that has lost its trainer end once they have noticed it: within a second on
-/// the same host, and within the silence that counts as a loss elsewhere.
-constexpr std::chrono::seconds until_others_end{10};
 constexpr std::chrono::milliseconds between_tries{200};
 
 /// What each place answers.
@@ -51,7 +48,7 @@ bool is_taken(const result<actors::slices_opened>& answer) {
 opened_places ask_to_open(node_group& group, actors::requester& ask,
                           const std::vector<fs::path>& folders, const std::string& run) {
   using clock = std::chrono::steady_clock;
-  const auto end = clock::now() + until_others_end;
+  const auto end = clock::now() + usual_deadlines.orphans;
   auto opened = ask_once(group, ask, folders, run);
   if (const auto taken = std::ranges::find_if(opened, is_taken); taken != opened.end())
     log::info((*taken)->folder + " is still another run's: waiting for its processes to end");

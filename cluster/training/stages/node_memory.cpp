@@ -219,4 +219,17 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   return {};
 }
 
+std::vector<engine::stage_memory> needs_to_tell(const application& program,
+                                                const trainer_config& config,
+                                                const prepared_run& run,
+                                                const std::vector<actors::build_stage>& orders) {
+  const bool is_known = run.predicted || !config.cluster.stage_needs.empty();
+  const bool on_cpu = std::ranges::all_of(orders, [](const auto& o) { return o.device == "cpu"; });
+  if (!is_known || on_cpu) return {};
+  auto predicted = predict(program, config, run);
+  if (predicted) return std::move(*predicted);
+  log::debug("what the stages take of their devices is not predicted: " + predicted.error().text);
+  return {};
+}
+
 }  // namespace troupe::cluster

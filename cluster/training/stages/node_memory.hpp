@@ -7,6 +7,7 @@
 #include "cluster/membership/node_group.hpp"
 #include "cluster/training/application.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/partition/stage_memory.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -21,5 +22,12 @@ namespace troupe::cluster {
                                         const application& program, const trainer_config& config,
                                         const prepared_run& run,
                                         const std::vector<actors::build_stage>& orders);
+
+/// What the stages of one replica are predicted to take, for a report of what those on devices did:
+/// where the run is predicted anyway (--predict and what is chosen by it), or its stages are placed
+/// by their memory. Empty: no stage is on a device, or it is not predicted.
+[[nodiscard]] std::vector<engine::stage_memory> needs_to_tell(
+    const application& program, const trainer_config& config, const prepared_run& run,
+    const std::vector<actors::build_stage>& orders);
 
 }  // namespace troupe::cluster

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "cluster/training/node_run.hpp"
+#include "engine/device/device_choice.hpp"
+#include "engine/device/open_device.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -61,6 +63,22 @@ result<std::vector<actors::build_stage>> orders_for(const trainer_config& config
     orders[i].seats = seats[i].seats;
   }
   return orders;
+}
+
+std::vector<std::string> device_memories(const trainer_config& config,
+                                         const std::vector<actors::build_stage>& orders) {
+  const bool shares_process = config.pipeline.stages_in == placement::threads;
+  std::vector<std::string> memories;
+  for (const auto& order : orders) {
+    if (!shares_process)
+      memories.push_back(order.name);
+    else if (order.device != "auto")
+      memories.push_back(order.device);
+    else
+      memories.push_back(
+          engine::assign_device(engine::find_usable_cards(), order.seat, order.seats).device);
+  }
+  return memories;
 }
 
 actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {

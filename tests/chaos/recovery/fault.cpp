@@ -45,6 +45,10 @@ const char* name_of(target whom) {
       return "all stages";
     case replacement:
       return "a replacement";
+    case understudy:
+      return "a waiting understudy";
+    case reader:
+      return "the stage that reads the data";
     case trainer:
       return "the trainer";
     case checkpoints:
@@ -147,7 +151,9 @@ const char* name_of(moment at) {
   return "saving";
 }
 
-std::vector<fault_row> fault_rows(std::size_t places) {
+namespace {
+
+std::vector<fault_row> rows_of_stages(std::size_t places) {
   std::vector<fault_row> rows;
   std::vector<target> stages{first_stage, last_stage};
   if (places > 2) stages.push_back(middle_stage);
@@ -161,6 +167,29 @@ std::vector<fault_row> fault_rows(std::size_t places) {
       rows.push_back({stage, how, of_work});
   }
   rows.push_back({last_stage, means::fail, of_work});
+  rows.push_back({all_stages, means::kill, of_work});
+  if (places > 1)
+    for (const auto how : {means::kill, means::stop})
+      rows.push_back(
+          {neighbours, how, {forward, backward, update, behind_update, evaluation, checkpoint}});
+  if (places > 2) rows.push_back({mirrored, means::kill, of_work});
+  if (places > 3)
+    for (const auto how : {means::kill, means::stop}) rows.push_back({apart, how, of_work});
+  return rows;
+}
+
+std::vector<fault_row> rows_of_a_reader() {
+  std::vector<fault_row> rows;
+  for (const auto how : {means::kill, means::stop})
+    rows.push_back({reader, how, {forward, backward, update, evaluation, checkpoint}});
+  return rows;
+}
+
+}  // namespace
+
+std::vector<fault_row> fault_rows(const run_shape& of) {
+  if (!of.recovers) return rows_of_a_reader();
+  auto rows = rows_of_stages(of.places);
   rows.push_back({replacement, means::kill, {joining}});
   rows.push_back({replacement, means::stop, {joining}});
   rows.push_back(
@@ -170,14 +199,9 @@ std::vector<fault_row> fault_rows(std::size_t places) {
   for (const auto how : {means::full, means::error, means::halving})
     rows.push_back({checkpoints, how, {checkpoint}});
   rows.push_back({target::clock, means::jump, {step, evaluation, checkpoint, recovery}});
-  rows.push_back({all_stages, means::kill, of_work});
-  if (places > 1)
+  if (of.has_understudies)
     for (const auto how : {means::kill, means::stop})
-      rows.push_back(
-          {neighbours, how, {forward, backward, update, behind_update, evaluation, checkpoint}});
-  if (places > 2) rows.push_back({mirrored, means::kill, of_work});
-  if (places > 3)
-    for (const auto how : {means::kill, means::stop}) rows.push_back({apart, how, of_work});
+      rows.push_back({understudy, how, {step, evaluation, checkpoint}});
   return rows;
 }
 
@@ -218,14 +242,15 @@ std::vector<fault> draw_host_faults(choices& random, std::size_t count, bool wit
   return made;
 }
 
-std::vector<fault> draw_faults(choices& random, std::size_t places, std::size_t count) {
-  const auto rows = fault_rows(places);
+std::vector<fault> draw_faults(choices& random, const run_shape& of, std::size_t count) {
+  const auto rows = fault_rows(of);
   std::vector<fault> made;
-  if (random.below(5) == 0) made.push_back(draw_one(random, rows, {starting, building}));
+  if (of.recovers && random.below(5) == 0)
+    made.push_back(draw_one(random, rows, {starting, building}));
   auto in_the_middle = any_time;
   in_the_middle.insert(in_the_middle.end(), {step, joining});
   while (made.size() < count) made.push_back(draw_one(random, rows, in_the_middle));
-  if (random.below(4) == 0) made.back() = draw_one(random, rows, {saving});
+  if (of.recovers && random.below(4) == 0) made.back() = draw_one(random, rows, {saving});
   return made;
 }
 

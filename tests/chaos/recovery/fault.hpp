@@ -19,7 +19,9 @@ enum class target : std::uint8_t {
   mirrored,    ///< The last stage and the first one, which keeps its versions.
   all_stages,
   replacement,  ///< The process that is to take a lost stage's place.
-  trainer,
+  understudy,   ///< One that waits.
+  reader,       ///< The stage that reads the data, of a run that ends with it.
+  trainer,      ///< With the coordinator and, but for such a run, the reading of data.
   checkpoints,  ///< The disk that they are on.
   clock,        ///< Of the day, for all processes.
   stage_there,  ///< A stage on another host.
@@ -93,8 +95,15 @@ struct fault_row {
   std::vector<moment> moments;
 };
 
-/// Every row that a run on one machine of so many stage processes can have.
-[[nodiscard]] std::vector<fault_row> fault_rows(std::size_t places);
+/// What a run on one machine is made of.
+struct run_shape {
+  std::size_t places = 1;  ///< Stage processes.
+  bool has_understudies = false;
+  bool recovers = true;  ///< Else a stage reads the data, and its loss ends the run.
+};
+
+/// Every row that such a run can have.
+[[nodiscard]] std::vector<fault_row> fault_rows(const run_shape& of);
 
 /// Every row that a launch over hosts can have.
 [[nodiscard]] std::vector<fault_row> host_fault_rows();
@@ -110,7 +119,7 @@ struct fault_row {
 
 /// So many faults for one run: all of them follow from `random`. What only happens at the begin of
 /// a run comes first, what only happens at its end last.
-[[nodiscard]] std::vector<fault> draw_faults(choices& random, std::size_t places,
+[[nodiscard]] std::vector<fault> draw_faults(choices& random, const run_shape& of,
                                              std::size_t count);
 
 }  // namespace troupe::chaos

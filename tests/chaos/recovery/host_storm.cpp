@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "tests/chaos/recovery/host_disks.hpp"
@@ -311,8 +312,10 @@ bool host_storm::launch() {
                                         "recover", "--checkpoint-dir", kept_, "--checkpoint-every",
                                         std::to_string(storm_checkpoints), "--resume", "auto"})),
             {}, json);
+  const auto before = result_.faults.size();
   const bool may_end = disturb(run);
   const auto ended = run.end(bound_, false);
+  count_actions_again(std::span(result_.faults).subspan(before), ended.log);
   result_.took += ended.took;
   result_.log += ended.text();
   for (const auto& each : run.told()) told_.push_back(each.text);

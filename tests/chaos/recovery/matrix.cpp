@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -15,24 +16,27 @@ namespace {
 
 constexpr std::array sequels{sequel::replayed,  sequel::versions,  sequel::checkpoint,
                              sequel::beginning, sequel::unnoticed, sequel::warned,
-                             sequel::ended};
+                             sequel::refilled,  sequel::ended};
 
 /// The faults of one row.
 struct row {
   std::size_t count = 0, bad = 0;
   std::map<sequel, std::size_t> after;
-  std::vector<double> noticed, added;
-  std::vector<std::uint64_t> again;
+  std::vector<double> noticed, adopted, replayed, added;  // seconds
+  std::vector<std::uint64_t> again;                       // actions
 
   void add(const fault_outcome& one, bool is_bad) {
     ++count;
     if (is_bad) ++bad;
     ++after[one.after];
-    if (one.after == sequel::unnoticed || one.after == sequel::warned || one.after == sequel::ended)
-      return;
+    constexpr std::array recovered{sequel::replayed, sequel::versions, sequel::checkpoint,
+                                   sequel::beginning};
+    if (std::ranges::find(recovered, one.after) == recovered.end()) return;
     noticed.push_back(one.noticed.count());
+    adopted.push_back(one.adopted.count());
+    replayed.push_back(one.replayed.count());
     added.push_back(one.added.count());
-    again.push_back(one.steps_again);
+    again.push_back(one.actions_again);
   }
 };
 
@@ -52,10 +56,11 @@ std::string line_of(const std::string& name, row& of) {
   std::string text = "| " + name + " | " + std::to_string(of.count);
   for (const auto each : sequels)
     text += " | " + (of.after[each] == 0 ? "" : std::to_string(of.after[each]));
-  text += " | " + part_of(of.noticed, 0.5, "%.2f") + " | " + part_of(of.added, 0.5, "%.2f") +
-          " | " + part_of(of.added, 0.99, "%.2f") + " | " + part_of(of.again, 0.5, "%.0f") + " | " +
-          part_of(of.again, 1, "%.0f") + " | " +
-          (of.bad == 0 ? "yes" : "**no, " + std::to_string(of.bad) + "**") + " |\n";
+  for (const auto* times : {&of.noticed, &of.adopted, &of.replayed, &of.added})
+    for (const auto share : {0.5, 0.99}) text += " | " + part_of(*times, share, "%.2f");
+  for (const auto share : {0.5, 0.99, 1.0}) text += " | " + part_of(of.again, share, "%.0f");
+  text += std::string(" | ") + (of.bad == 0 ? "yes" : "**no, " + std::to_string(of.bad) + "**") +
+          " |\n";
   return text;
 }
 
@@ -66,8 +71,22 @@ std::string head_of(const std::string& name) {
     text += std::string(" | ") + name_of(each);
     rule += " | ---";
   }
-  return text + " | noticed, s | added p50, s | p99, s | steps again p50 | most | bits equal |\n" +
-         rule + " | --- | --- | --- | --- | --- | --- |\n";
+  for (const auto* column :
+       {"noticed after p50, s", "p99, s", "adopted after p50, s", "p99, s", "replayed after p50, s",
+        "p99, s", "added p50, s", "p99, s", "actions again p50", "p99", "most", "bits equal"}) {
+    text += std::string(" | ") + column;
+    rule += " | ---";
+  }
+  return text + " |\n" + rule + " |\n";
+}
+
+/// "2026-11-27", of Greenwich.
+std::string today() {
+  const auto now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[16];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
 }
 
 std::string name_of_row(target whom, means how) {
@@ -92,9 +111,9 @@ std::string matrix_of(const std::vector<storm_outcome>& all) {
   const auto bad = std::ranges::count_if(
       all, [](const storm_outcome& each) { return !each.complaints.empty(); });
   std::string text = std::to_string(sum.count) + " faults in " + std::to_string(all.size()) +
-                     " runs, of which " + std::to_string(bad) +
-                     " had something wrong, of the seeds " + std::to_string(all.front().seed) +
-                     " to " + std::to_string(all.back().seed) + ":\n\n" + head_of("fault");
+                     " runs, of which " + std::to_string(bad) + " had something wrong, on " +
+                     today() + ", of the seeds " + std::to_string(all.front().seed) + " to " +
+                     std::to_string(all.back().seed) + ":\n\n" + head_of("fault");
   for (auto& [what, each] : rows) text += line_of(name_of_row(what.first, what.second), each);
   text += line_of("all", sum) + "\n" + head_of("moment");
   for (auto& [at, each] : moments) text += line_of(name_of(at), each);
@@ -103,27 +122,28 @@ std::string matrix_of(const std::vector<storm_outcome>& all) {
   return text;
 }
 
-std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all) {
-  std::set<std::pair<target, means>> met;
-  std::size_t most_places = 0;
-  for (const auto& storm : all) {
-    most_places = std::max(most_places, storm_subject_of(storm.subject).stages.size());
+std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all,
+                                      const std::vector<std::string>& subjects) {
+  std::set<std::pair<target, means>> met, possible;
+  for (const auto& storm : all)
     for (const auto& each : storm.faults) met.emplace(each.what.whom, each.what.how);
-  }
+  for (const auto& name : subjects)
+    for (const auto& row : fault_rows_of(storm_subject_of(name)))
+      possible.emplace(row.whom, row.how);
   std::vector<std::string> found;
-  auto rows = fault_rows(most_places);
-  for (const auto& of : {host_fault_rows(), disk_fault_rows()})
-    rows.insert(rows.end(), of.begin(), of.end());
-  for (const auto& row : rows)
-    if (!met.contains({row.whom, row.how})) found.push_back(name_of_row(row.whom, row.how));
+  for (const auto& [whom, how] : possible)
+    if (!met.contains({whom, how})) found.push_back(name_of_row(whom, how));
   return found;
 }
 
-std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all) {
+std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all,
+                                         const std::vector<std::string>& subjects) {
   std::set<moment> met, possible;
   for (const auto& storm : all)
     for (const auto& each : storm.faults) met.insert(each.met);
-  for (const auto& row : fault_rows(4)) possible.insert(row.moments.begin(), row.moments.end());
+  for (const auto& name : subjects)
+    for (const auto& row : fault_rows_of(storm_subject_of(name)))
+      possible.insert(row.moments.begin(), row.moments.end());
   std::vector<std::string> found;
   for (const auto each : possible)
     if (!met.contains(each)) found.emplace_back(name_of(each));

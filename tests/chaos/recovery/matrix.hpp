@@ -11,10 +11,12 @@ namespace troupe::chaos {
 /// and means, one for each moment, and one for each kind of run.
 [[nodiscard]] std::string matrix_of(const std::vector<storm_outcome>& all);
 
-/// Rows of the matrix that no fault has met: "exit of last stage".
-[[nodiscard]] std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all);
-/// Moments that no fault has met.
-[[nodiscard]] std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all);
+/// Rows that runs of these kinds can have and none of the faults is of: "exit of last stage".
+[[nodiscard]] std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all,
+                                                    const std::vector<std::string>& subjects);
+/// The same of moments.
+[[nodiscard]] std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all,
+                                                       const std::vector<std::string>& subjects);
 
 /// What is wrong with a storm, with the command that repeats it; empty: nothing.
 [[nodiscard]] std::string complaint_of(const storm_outcome& one);

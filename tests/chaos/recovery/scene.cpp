@@ -15,6 +15,8 @@ namespace troupe::chaos {
 namespace {
 
 constexpr auto look_every = std::chrono::milliseconds(1);
+const std::string understudy_prefix = "understudy-";
+const std::string takes_the_place = " takes the place of ";
 
 std::uint64_t number_behind(const std::string& line, const char* key) {
   const auto at = line.find(key);
@@ -71,35 +73,40 @@ bool scene::has_ended_well() {
 }
 
 std::string scene::understudy_of(const std::string& stage) const {
-  const std::string takes = " takes the place of ";
   std::string now = stage;
   for (const auto& line : log_) {
-    const auto at = line.text.find(takes);
+    const auto at = line.text.find(takes_the_place);
     if (at == std::string::npos) continue;
     const auto from = line.text.rfind(' ', at - 1) + 1;
-    const auto of = line.text.substr(at + takes.size());
+    const auto of = line.text.substr(at + takes_the_place.size());
     if (of == now || of.starts_with(now + ".") || of.starts_with(stage + "."))
       now = line.text.substr(from, at - from);
   }
   return now == stage ? "" : now;
 }
 
-std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
-  const auto understudy = understudy_of(stage);
-  std::pair<pid_t, std::string> found;
+std::vector<pid_t> scene::children() const {
+  std::vector<pid_t> found;
   std::error_code gone;
   for (std::filesystem::directory_iterator
            each("/proc/" + std::to_string(program_) + "/task", gone),
        end;
        !gone && each != end; each.increment(gone)) {
     std::ifstream list(each->path() / "children");
-    for (pid_t child = 0; list >> child;) {
-      auto name = name_of_process(child);
-      if (name == understudy) return {child, std::move(name)};
-      const bool is_it = name == stage || (name.starts_with(stage) && name[stage.size()] == '.');
-      if (is_it && name.size() >= found.second.size() && (name > found.second || found.first == 0))
-        found = {child, std::move(name)};
-    }
+    for (pid_t child = 0; list >> child;) found.push_back(child);
+  }
+  return found;
+}
+
+std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
+  const auto understudy = understudy_of(stage);
+  std::pair<pid_t, std::string> found;
+  for (const auto child : children()) {
+    auto name = name_of_process(child);
+    if (name == understudy) return {child, std::move(name)};
+    const bool is_it = name == stage || (name.starts_with(stage) && name[stage.size()] == '.');
+    if (is_it && name.size() >= found.second.size() && (name > found.second || found.first == 0))
+      found = {child, std::move(name)};
   }
   return found;
 }
@@ -110,6 +117,26 @@ pid_t scene::process_of(const std::string& stage) const {
 
 std::string scene::name_now(const std::string& stage) const {
   return find(stage).second;
+}
+
+std::vector<std::string> scene::understudies() const {
+  std::vector<std::string> names;
+  for (const auto child : children())
+    if (auto name = name_of_process(child); name.starts_with(understudy_prefix))
+      names.push_back(std::move(name));
+  return names;
+}
+
+std::vector<std::string> scene::waiting_understudies() const {
+  auto names = understudies();
+  std::erase_if(names, [this](const std::string& name) {
+    const auto joins = [&](const log_line& line) {
+      return line.text.find(name + ": ") != std::string::npos &&
+             line.text.find(" has joined ") != std::string::npos;
+    };
+    return count_of(name + takes_the_place) > 0 || std::ranges::none_of(log_, joins);
+  });
+  return names;
 }
 
 std::uint64_t scene::steps_told() const {

@@ -48,6 +48,10 @@ class scene {
   [[nodiscard]] pid_t process_of(const std::string& stage) const;
   /// Its name.
   [[nodiscard]] std::string name_now(const std::string& stage) const;
+  /// Processes that were started as understudies, by name.
+  [[nodiscard]] std::vector<std::string> understudies() const;
+  /// Those of them that have joined and have no place, as of the last look.
+  [[nodiscard]] std::vector<std::string> waiting_understudies() const;
 
   /// What it has said, as of the last look.
   [[nodiscard]] const std::vector<log_line>& log() const { return log_; }
@@ -70,6 +74,8 @@ class scene {
   /// That has taken a stage's place, as of the last look; empty: none has.
   [[nodiscard]] std::string understudy_of(const std::string& stage) const;
   [[nodiscard]] std::pair<pid_t, std::string> find(const std::string& stage) const;
+  /// The program's, all threads' together.
+  [[nodiscard]] std::vector<pid_t> children() const;
   void read_json();
 
   struct shared {

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string goes_on = "the run goes on behind step ";
-const std::string replays = " is replayed from step ";
+const std::string replays = " replayed from step ";
 
 bool is_gone_on(const std::string& line) {
   return line.find(goes_on) != std::string::npos || line.find(replays) != std::string::npos;
@@ -99,6 +99,8 @@ const char* name_of(sequel what) {
       return "unnoticed";
     case sequel::warned:
       return "warned";
+    case sequel::refilled:
+      return "refilled";
     case sequel::ended:
       break;
   }
@@ -119,7 +121,11 @@ const std::vector<storm_subject>& storm_subjects() {
       {"understudies",
        names_of(3),
        storm_of({"--stages", "3", "--link", "shm"}),
-       {"--understudies", "2"}},
+       {"--understudies", std::to_string(storm_understudies)}},
+      {.name = "data-node",
+       .stages = names_of(3),
+       .arguments = storm_of({"--stages", "3", "--link", "shm", "--data-node", "stage-0"}),
+       .recovers = false},
       {"one-shm", names_of(1), storm_of({"--stages", "1", "--link", "shm"})}};
   return all;
 }
@@ -136,6 +142,22 @@ const storm_subject& local_disk_subject() {
 
 bool is_over_hosts(const std::string& name) {
   return name == host_subject().name || name == local_disk_subject().name;
+}
+
+run_shape shape_of(const storm_subject& what) {
+  const auto& more = what.when_disturbed;
+  return {.places = what.stages.size(),
+          .has_understudies = std::ranges::find(more, "--understudies") != more.end(),
+          .recovers = what.recovers};
+}
+
+std::vector<fault_row> fault_rows_of(const storm_subject& what) {
+  if (!is_over_hosts(what.name)) return fault_rows(shape_of(what));
+  auto rows = host_fault_rows();
+  const auto of_disks = disk_fault_rows();
+  if (what.name == local_disk_subject().name)
+    rows.insert(rows.end(), of_disks.begin(), of_disks.end());
+  return rows;
 }
 
 const storm_subject& storm_subject_of(const std::string& name) {
@@ -197,6 +219,13 @@ std::optional<seconds> went_on_at(const scene& run, const strike& done) {
   return found;
 }
 
+/// Whether one has been started since a fault.
+bool has_another_understudy(const scene& run, const strike& done) {
+  return std::ranges::any_of(run.understudies(), [&](const std::string& each) {
+    return std::ranges::find(done.understudies, each) == done.understudies.end();
+  });
+}
+
 /// The first step that was told after `from`; null: none.
 const told_line* first_step_after(const scene& run, seconds from) {
   for (const auto& each : run.told())
@@ -208,6 +237,9 @@ const told_line* first_step_after(const scene& run, seconds from) {
 
 bool is_settled(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
+  if (what.whom == target::understudy)
+    return has_another_understudy(run, done) || run.steps_told() == storm_steps ||
+           run.count_of("; no other one is started", done.lines) > 0;
   const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
   const bool may_be_unnoticed = what.how == means::pause || what.whom == target::clock ||
                                 what.whom == target::network || is_of_disk(what);
@@ -225,12 +257,15 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
               (hit.empty() ? "" : " (" + hit + ")") + ", " + name_of(done.met) + ", behind step " +
               std::to_string(done.told);
   const bool is_lost = run.has_ended() && !run.has_ended_well();
+  made.lines = done.lines;
   made.after = is_lost ? sequel::ended : is_noticed(what) ? sequel::warned : sequel::unnoticed;
-  std::optional<std::uint64_t> from;  // all stages went back to it
+  if (what.whom == target::understudy && !is_lost && has_another_understudy(run, done))
+    made.after = sequel::refilled;
   for (auto i = done.lines; i < run.log().size(); ++i) {
     const auto& [at, text] = run.log()[i];
     if (text.find(" replaced") != std::string::npos && made.noticed.count() == 0)
       made.noticed = at - done.at;
+    if (text.find(" has the place of ") != std::string::npos) made.adopted = at - done.at;
     if (text.find("the run goes back to its checkpoint") != std::string::npos)
       made.after = sequel::checkpoint;
     if (text.find("the run goes back to where it began") != std::string::npos)
@@ -238,21 +273,34 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
     const bool is_open = made.after == sequel::unnoticed || made.after == sequel::ended;
     if (is_open && text.find(replays) != std::string::npos) made.after = sequel::replayed;
     if (text.find(goes_on) == std::string::npos) continue;
-    from = std::strtoull(&text[text.find(goes_on) + goes_on.size()], nullptr, 10);
     if (is_open || made.after == sequel::replayed) made.after = sequel::versions;
   }
   const auto went_on = went_on_at(run, done);
   if (!went_on) return made;
+  made.replayed = *went_on - done.at;
   std::uint64_t before = 0;
   for (const auto& each : run.told())
     if (!each.is_evaluation && each.at <= *went_on) before = each.step;
-  made.steps_again = from && before > *from ? before - *from : 0;
   if (const auto* const next = first_step_after(run, *went_on)) {
     // What was under way, and was told after the fault, has not been delayed by it.
     const auto in_time = static_cast<double>(before > done.told ? before - done.told : 0);
     made.added = std::max(seconds(0), next->at - done.at - (1 + in_time) * usual_step);
   }
   return made;
+}
+
+void count_actions_again(std::span<fault_outcome> faults, const std::vector<log_line>& log) {
+  const std::string words = " actions were computed again in step ";
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const auto end = i + 1 < faults.size() ? faults[i + 1].lines : log.size();
+    for (auto line = faults[i].lines; line < end; ++line) {
+      const auto& text = log[line].text;
+      const auto at = text.find(words);
+      if (at == std::string::npos) continue;
+      const auto first = text.find_last_not_of("0123456789", at - 1) + 1;
+      faults[i].actions_again += std::strtoull(&text[first], nullptr, 10);
+    }
+  }
 }
 
 bool is_about_other_bits(const std::string& line) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct storm_subject {
   std::string name;  ///< "three-shm"
   std::vector<std::string> stages;
   std::vector<std::string> arguments;
-  std::vector<std::string> when_disturbed = {};  ///< More, for runs that go on after losses.
+  std::vector<std::string> when_disturbed = {};  ///< More, for runs that something happens to.
+  bool recovers = true;                          ///< Else a lost stage ends it.
 };
 [[nodiscard]] const std::vector<storm_subject>& storm_subjects();
 /// A run for three hosts.
@@ -26,6 +28,9 @@ struct storm_subject {
 /// The same, with checkpoints on the hosts' own disks.
 [[nodiscard]] const storm_subject& local_disk_subject();
 [[nodiscard]] bool is_over_hosts(const std::string& name);
+/// Every row that faults of such a run can be of.
+[[nodiscard]] std::vector<fault_row> fault_rows_of(const storm_subject& what);
+[[nodiscard]] run_shape shape_of(const storm_subject& what);
 /// Throws std::invalid_argument for a name that is none.
 [[nodiscard]] const storm_subject& storm_subject_of(const std::string& name);
 
@@ -60,12 +65,13 @@ class calm_runs {
 
 /// What became of a run after a fault.
 enum class sequel : std::uint8_t {
-  replayed,    ///< The lost stage alone did its last steps again.
+  replayed,    ///< The lost stages alone did their last steps again.
   versions,    ///< It went on from the newest version that was kept of all stages.
   checkpoint,  ///< It went back to its last checkpoint.
   beginning,   ///< It went back to where it began.
   unnoticed,   ///< Nothing happened.
   warned,      ///< A warning, and it went on.
+  refilled,    ///< Another understudy was started.
   ended,       ///< It ended as docs/failures.md says, and was started again.
 };
 [[nodiscard]] const char* name_of(sequel what);
@@ -74,10 +80,14 @@ struct fault_outcome {
   fault what;
   moment met = moment::step;  ///< When it really was.
   sequel after = sequel::versions;
-  seconds noticed{};              ///< From the fault to the word that something is replaced.
-  seconds added{};                ///< To the next step that had not been told, less a usual step.
-  std::uint64_t steps_again = 0;  ///< Told before, and computed once more by stages that were left.
-  std::string text;               ///< "kill -9 of stage-1.2, forward, behind step 7".
+  // Since the fault:
+  seconds noticed{};                ///< To the word that something is replaced.
+  seconds adopted{};                ///< Until processes that have joined have all lost places.
+  seconds replayed{};               ///< To the word that the run goes on.
+  seconds added{};                  ///< To the next step that had not been told, less a usual step.
+  std::uint64_t actions_again = 0;  ///< Begun once more by processes that had begun them before.
+  std::size_t lines = 0;            ///< That its launch had written by then.
+  std::string text;                 ///< "kill -9 of stage-1.2, forward, behind step 7".
 };
 
 /// That something was done, and when.
@@ -86,9 +96,10 @@ struct strike {
   std::size_t lines = 0;   ///< That the run had written.
   std::uint64_t told = 0;  ///< Steps.
   moment met = moment::step;
-  std::vector<std::string> hit;     ///< Processes that are lost by it, or may be.
-  std::vector<std::string> others;  ///< That may end for it: stages of a trainer that is stopped.
-  bool ends_understudies = false;   ///< That wait for a trainer that is stopped.
+  std::vector<std::string> hit;           ///< Processes that are lost by it, or may be.
+  std::vector<std::string> others;        ///< That may end for it: of a trainer that is stopped.
+  bool ends_understudies = false;         ///< That wait for a trainer that is stopped.
+  std::vector<std::string> understudies;  ///< That there were, where one of them is hit.
 };
 
 /// Whether a run has gone on after a fault, so far that the next may come.
@@ -97,6 +108,10 @@ struct strike {
 /// What became of the run, as far as it has told.
 [[nodiscard]] fault_outcome outcome_of(scene& run, const fault& what, const strike& done,
                                        seconds usual_step);
+
+/// Gives the faults of one launch, in their order, the actions that were computed again after each,
+/// by the launch's whole log.
+void count_actions_again(std::span<fault_outcome> faults, const std::vector<log_line>& log);
 
 /// What a disturbed run, or all that it was started again as, leaves to compare.
 struct storm_end {
@@ -120,6 +135,8 @@ struct storm_end {
 
 /// The steps of a storm's runs, and how often they write a checkpoint.
 inline constexpr std::uint64_t storm_steps = 48, storm_checkpoints = 4;
+/// Of a run that has any.
+inline constexpr std::size_t storm_understudies = 2;
 
 /// Whether the checkpoint that a disk takes no more may be the last one, which is compared.
 [[nodiscard]] constexpr bool is_too_late_for_disks(std::uint64_t steps_told) {

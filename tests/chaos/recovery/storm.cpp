@@ -56,7 +56,7 @@ std::string growth_of(const std::map<std::string, std::size_t>& before,
 bool may_end_the_run(const fault& what, moment met) {
   const bool before_steps =
       met == moment::starting || met == moment::joining || met == moment::building;
-  return what.whom == target::trainer || before_steps;
+  return what.whom == target::trainer || what.whom == target::reader || before_steps;
 }
 
 /// One storm as it goes on, launch by launch.
@@ -121,17 +121,19 @@ bool storm::launch() {
   for (const auto& each : fs::directory_iterator(places_.marks)) fs::remove(each);
   scene run(TROUPE_STORMY,
             with(with(what_.arguments, what_.when_disturbed),
-                 {"--save", folder_ / "weights", "--json", json, "--on-fault", "recover",
-                  "--checkpoint-dir", places_.kept(), "--checkpoint-every",
-                  std::to_string(storm_checkpoints), "--checkpoint-keep", "2", "--resume", "auto",
-                  "--join-timeout", "10"}),
+                 {"--save", folder_ / "weights", "--json", json, "--on-fault",
+                  what_.recovers ? "recover" : "stop", "--checkpoint-dir", places_.kept(),
+                  "--checkpoint-every", std::to_string(storm_checkpoints), "--checkpoint-keep", "2",
+                  "--resume", "auto", "--join-timeout", "10"}),
             std::move(environment), json);
   hit_.clear();
   understudies_end_ = false;
   files_.clear();
   may_end_ = false;
+  const auto before = result_.faults.size();
   disturb(run);
   const auto ended = run.end(bound_);
+  count_actions_again(std::span(result_.faults).subspan(before), ended.log);
   result_.took += ended.took;
   result_.log += ended.text();
   for (const auto& each : run.told()) told_.push_back(each.text);
@@ -222,7 +224,10 @@ void storm::check_end(const outcome& ended, const run_folder& folder) {
     if (is_about_other_bits(line.text) || is_about_survivors_work(line.text)) complain(line.text);
   if (!in_order) return;
   // The socket of a process that nobody has replaced is removed by the next run.
-  const bool is_replaced = result_.faults.empty() || result_.faults.back().met != moment::saving;
+  const auto* const last = result_.faults.empty() ? nullptr : &result_.faults.back();
+  const bool is_replaced =
+      last == nullptr || (last->met != moment::saving && (last->what.whom != target::understudy ||
+                                                          last->after == sequel::refilled));
   for (const auto& each : folder.left_behind())
     if (is_replaced || each.find("/run/") == each.npos) complain("it left " + each);
   for (const auto& line : ended.log) {
@@ -252,7 +257,7 @@ storm_outcome raise_storm(std::uint64_t seed, const storm_subject& what, calm_ru
                           seconds bound) {
   constexpr std::size_t faults_of_a_run = 6;
   choices random(seed);
-  const auto faults = draw_faults(random, what.stages.size(), faults_of_a_run);
+  const auto faults = draw_faults(random, shape_of(what), faults_of_a_run);
   auto made = raise_storm(what, faults, calm.of(what), bound);
   made.seed = seed;
   return made;

@@ -163,6 +163,7 @@ std::vector<std::string> striker::victims(const fault& what) const {
   const auto stage = [&](std::size_t place) { return stages_[place % count]; };
   switch (what.whom) {
     case target::first_stage:
+    case target::reader:
       return {stage(0)};
     case target::middle_stage:
       return {stage(1 + what.place % (count - 2))};
@@ -195,12 +196,18 @@ void striker::pause(const fault& what, const std::vector<pid_t>& processes) {
   for (const auto each : processes) ::kill(each, SIGCONT);
 }
 
-/// From outside.
+/// From outside. `on`: of understudies, all of which one may be meant.
 void striker::act(const fault& what, const std::vector<std::string>& on, strike& made) {
   std::vector<pid_t> processes;
-  for (const auto& each : on) {
-    made.hit.push_back(run_.name_now(each));
-    processes.push_back(run_.process_of(each));
+  if (what.whom == target::understudy) {
+    made.understudies = run_.understudies();
+    made.hit = {on.at(what.place % on.size())};
+    processes = {run_.process_of(made.hit.front())};
+  } else {
+    for (const auto& each : on) {
+      made.hit.push_back(run_.name_now(each));
+      processes.push_back(run_.process_of(each));
+    }
   }
   if (what.whom == target::trainer) {
     processes = {run_.program()};
@@ -210,6 +217,13 @@ void striker::act(const fault& what, const std::vector<std::string>& on, strike&
   for (const auto each : processes)
     if (each != 0) ::kill(each, signal_of(what.how));
   if (what.how == means::pause) pause(what, processes);
+}
+
+/// Until all wait that are to. False: the run has given up on them.
+bool striker::wait_for_understudies() {
+  constexpr seconds until_joined{10};
+  return run_.wait_for([&] { return run_.waiting_understudies().size() == storm_understudies; },
+                       until_joined);
 }
 
 bool striker::wait_for_begin(const fault& what, seconds patience) {
@@ -254,7 +268,7 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
     case moment::recovery:
     case moment::joining: {
       const auto gone_on = [this] {
-        return run_.count_of("the run goes on behind") + run_.count_of(" is replayed from step");
+        return run_.count_of("the run goes on behind") + run_.count_of(" replayed from step");
       };
       const auto before = gone_on();
       if (!kill_another(what, made, patience)) return false;
@@ -354,15 +368,20 @@ std::optional<strike> striker::perform(const fault& what, seconds patience) {
     made.met = moment::checkpoint;
     return hinder_disk(what, std::move(made), patience);
   }
-  const bool is_of_a_stage = what.whom != target::trainer && what.whom != target::clock;
+  const bool is_of_a_stage =
+      what.whom != target::trainer && what.whom != target::clock && what.whom != target::understudy;
   if (is_of_a_stage && work_of(what.at) != work::none)
     return order(what, std::move(made), patience);
+  if (what.whom == target::understudy && !wait_for_understudies()) return std::nullopt;
   if (!wait_for_moment(what, made, patience)) return std::nullopt;
   note(made);
+  const bool is_of_an_understudy = what.whom == target::understudy;
+  const auto on = is_of_an_understudy ? run_.waiting_understudies() : victims(what);
+  if (is_of_an_understudy && on.empty()) return std::nullopt;
   if (what.whom == target::clock)
     places_.outside->clock_s += jump_of(what);
   else
-    act(what, victims(what), made);
+    act(what, on, made);
   return made;
 }
 

@@ -82,6 +82,7 @@ class striker {
   [[nodiscard]] std::optional<strike> order(const fault& what, strike made, seconds patience);
   [[nodiscard]] std::optional<strike> hinder_disk(const fault& what, strike made, seconds patience);
   void act(const fault& what, const std::vector<std::string>& on, strike& made);
+  [[nodiscard]] bool wait_for_understudies();
   void pause(const fault& what, const std::vector<pid_t>& processes);
   void note(strike& made);
   [[nodiscard]] bool kill_another(const fault& what, strike& made, seconds patience);

@@ -19,6 +19,7 @@
 
 #include "messages/descriptor.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 
 namespace {
 
@@ -30,12 +31,14 @@ using namespace troupe::tests;
 }  // namespace
 
 TEST_CASE(
-    "A run that is killed goes on from its checkpoint to the same bits, also in other stages") {
+    "A run that is killed goes on from its checkpoint to the same bits, also in other stages and "
+    "over another link") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "4"};
-  const auto killed = run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL));
+  const auto killed =
+      run_program(two_stages(with(kept, {"--link", "shm"})), at_checkpoint("step-000008", SIGKILL));
   CHECK(killed.signal == SIGKILL);
   auto left = names_in(checkpoints);  // perhaps with what had begun of the next one
   std::erase_if(left, [](const auto& name) { return name.starts_with(".writing-step-000012-"); });
@@ -48,19 +51,20 @@ TEST_CASE(
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   CHECK(names_in(checkpoints) ==
         std::set<std::string>{"step-000004", "step-000008", "step-000012"});
-  check_same_weights(folder / "whole", folder / "resumed");
-  const auto from_the_fourth = run_program(
-      two_stages({"--checkpoint-dir", checkpoints, "--resume", "4", "--save", folder / "again"}));
+  check_same_weights(calm.weights(), folder / "resumed");
+  const auto from_the_fourth =
+      run_program(two_stages({"--link", "tcp", "--checkpoint-dir", checkpoints, "--resume", "4",
+                              "--save", folder / "again"}));
   INFO(from_the_fourth.err);
   REQUIRE(from_the_fourth.code == 0);
-  check_same_weights(folder / "whole", folder / "again");
+  check_same_weights(calm.weights(), folder / "again");
 }
 
 TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the same bits") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints, "--resume", "latest"};
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"}, 12, 1)).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}, 12, 1));
   const auto interrupted = run_program(two_stages(with(kept, {"--checkpoint-every", "1"}), 12, 1),
                                        at_checkpoint("step-000003", SIGTERM));
   INFO(interrupted.err);
@@ -69,7 +73,7 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   const auto resumed = run_program(two_stages(with(kept, {"--save", folder / "resumed"}), 12, 1));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  check_same_weights(folder / "whole", folder / "resumed");
+  check_same_weights(calm.weights(), folder / "resumed");
   const auto nothing_left = run_program(two_stages(kept, 12, 1));
   CHECK(nothing_left.code == 2);
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/small_disk.hpp"
 
 namespace {
@@ -34,7 +35,7 @@ std::set<std::string> early(const fs::path& checkpoints, const std::string& last
 TEST_CASE("A signal has a checkpoint written at the next whole update, and the run goes on") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto asked =
       run_program(two_stages({"--checkpoint-dir", checkpoints, "--checkpoint-on-signal", "SIGUSR1",
                               "--save", folder / "asked"}),
@@ -46,7 +47,7 @@ TEST_CASE("A signal has a checkpoint written at the next whole update, and the r
   INFO(asked.err);
   REQUIRE(asked.code == 0);
   CHECK_THAT(asked.err, ContainsSubstring("a signal asks for a checkpoint"));
-  check_same_weights(folder / "whole", folder / "asked");
+  check_same_weights(calm.weights(), folder / "asked");
   const auto written = early(checkpoints, "step-000012");
   REQUIRE(written.size() == 1);
   const auto step = std::stoi(written.begin()->substr(5));
@@ -59,7 +60,7 @@ TEST_CASE("A signal has a checkpoint written at the next whole update, and the r
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("step-000012 is of a later step"));
-  check_same_weights(folder / "whole", folder / "resumed");
+  check_same_weights(calm.weights(), folder / "resumed");
 }
 
 TEST_CASE(
@@ -91,7 +92,7 @@ TEST_CASE(
 TEST_CASE("A job that is started again goes on by itself from the newest whole checkpoint") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto job = two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4",
                                "--resume", "auto", "--save", folder / "weights"});
   const auto first = run_program(job, at_checkpoint("step-000008", SIGKILL));
@@ -105,7 +106,7 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
   CHECK_THAT(second.err, ContainsSubstring("warning: " + torn.string() + " is not as its"));
   CHECK_THAT(second.err, ContainsSubstring("this checkpoint is passed over"));
   CHECK_THAT(second.err, ContainsSubstring("goes on from the checkpoint of step 4"));
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
   const auto third = run_program(job);
   INFO(third.err);
@@ -118,7 +119,7 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
   CHECK_THAT(fourth.last_line(), ContainsSubstring("troupe checkpoint export " + last + " " +
                                                    (folder / "weights").string()));
   REQUIRE(run_other(TROUPE_COMMAND, {"checkpoint", "export", last, folder / "weights"}).code == 0);
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   CHECK(run_program(job).code == 0);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 
 namespace {
 
@@ -74,13 +75,13 @@ TEST_CASE("A run that was killed or has failed is resumed by the one command tha
   const auto resumed = run_other("/bin/sh", {"-c", command});
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
-  check_same_weights(folder / "whole", folder / "resumed");
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  check_same_weights(calm.weights(), folder / "resumed");
 }
 
 TEST_CASE("A trainer that is killed is started again, and the run ends with the same bits") {
   const scratch_folder folder;
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto kill = [](pid_t watcher) { ::kill(trainer_of(watcher), SIGKILL); };
   const auto first = at_line("step-000004 in ", kill);
   const auto second = at_line("step-000008 in ", kill);
@@ -94,7 +95,7 @@ TEST_CASE("A trainer that is killed is started again, and the run ends with the 
   CHECK_THAT(outcome.err, ContainsSubstring(again + "(restart 1 of 2)"));
   CHECK_THAT(outcome.err, ContainsSubstring(again + "(restart 2 of 2)"));
   CHECK_THAT(outcome.err, ContainsSubstring("goes on from the checkpoint of step 8"));
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
 }
 
 TEST_CASE("A trainer that dies once too often ends the run with its signal") {

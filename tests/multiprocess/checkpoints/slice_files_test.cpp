@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/written_checkpoint.hpp"
 
 namespace {
@@ -69,7 +70,7 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
   const fs::path checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
   const words of_two{"--logical-replicas", "2"};
-  REQUIRE(run_program(two_stages(with(of_two, {"--save", folder / "whole"}))).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages(of_two));
   const auto killed = run_program(two_stages(with(kept, {"--replicas", "2", "--zero", "1"})),
                                   at_checkpoint("step-000008", SIGKILL));
   CHECK(killed.signal == SIGKILL);
@@ -84,14 +85,14 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
-  check_same_weights(folder / "whole", folder / "resumed");
+  check_same_weights(calm.weights(), folder / "resumed");
   CHECK(files_of(checkpoints / "step-000012").size() == 6);
   const auto again = run_program(
       training(with(of_two, {"--checkpoint-dir", checkpoints.string(), "--resume", "8", "--stages",
                              "4", "--schedule", "gpipe", "--save", folder / "again"})));
   INFO(again.err);
   REQUIRE(again.code == 0);
-  check_same_weights(folder / "whole", folder / "again");
+  check_same_weights(calm.weights(), folder / "again");
 }
 
 TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote it", "[untimed]") {
@@ -117,7 +118,7 @@ TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote
 TEST_CASE("A run that is killed while its stages write goes on from the checkpoint before") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
   const auto killed = run_program(two_stages(kept), at_line(begun_8, [](pid_t trainer) {
                                     for (const auto stage : children_of(trainer))
@@ -137,7 +138,7 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
-  check_same_weights(folder / "whole", folder / "resumed");
+  check_same_weights(calm.weights(), folder / "resumed");
   CHECK(names_in(checkpoints) ==
         std::set<std::string>{"step-000004", "step-000008", "step-000012"});
 }
@@ -145,7 +146,7 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
 TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints are whole") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"}, 12, 1)).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}, 12, 1));
   const auto outcome = run_program(
       two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4", "--on-fault",
                   "recover", "--save", folder / "weights"},
@@ -154,7 +155,7 @@ TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("it is replaced"));
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
   const auto names = names_in(checkpoints);
   CHECK(names.contains("step-000004"));
@@ -221,7 +222,7 @@ TEST_CASE("What stages write that do not see the trainer's disk comes to be ther
                  secret.string() + "\"\n");
   if (run_other("/usr/bin/unshare", {"-m", "--propagation", "private", "/bin/true"}).code != 0)
     SKIP("no namespace of mounts can be made");
-  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto run =
       two_stages({"--config", config.string(), "--checkpoint-dir", (disk / "checkpoints").string(),
                   "--checkpoint-every", "4", "--save", folder / "weights"});
@@ -248,10 +249,10 @@ TEST_CASE("What stages write that do not see the trainer's disk comes to be ther
   REQUIRE(outcome.code == 0);
   CHECK(stages.size() == 2);
   CHECK(fs::is_empty(disk));  // as everybody else sees it
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   const auto resumed = run_program(two_stages({"--checkpoint-dir", (folder / "copied").string(),
                                                "--resume", "8", "--save", folder / "resumed"}));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  check_same_weights(folder / "whole", folder / "resumed");
+  check_same_weights(calm.weights(), folder / "resumed");
 }

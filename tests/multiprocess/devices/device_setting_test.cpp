@@ -83,10 +83,12 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
     CHECK(count_of(outcome.err, automatic_on_cpu) == 1);
     CHECK_THAT(outcome.err, ContainsSubstring("LibTorch's CUDA library cannot be loaded: "));
   }
-  const auto shown = train_on("auto", {}, "--check");
+  const auto shown = train_on("cpu,auto", {}, "--check");  // a device for each stage
   INFO(shown.out << shown.err);
   CHECK(shown.code == 0);
-  CHECK_THAT(shown.out, ContainsSubstring("this machine  cpu     1 "));
+  for (const std::string stage : {"0", "1"})
+    CHECK(std::regex_search(shown.out,
+                            std::regex("\n" + stage + " [^\n]* this machine +cpu +[0-9]+ ")));
   CHECK_THAT(shown.out, ContainsSubstring(automatic_on_cpu));
 }
 
@@ -148,7 +150,8 @@ TEST_CASE("a machine without a driver that starts refuses GPUs with the reason")
 
 TEST_CASE("check shows what stages have on their GPUs, and refuses one that has too little") {
   const scratch_folder folder;
-  const auto check = [&](const std::string& device, const std::string& more = "") {
+  const auto check = [&](const std::string& device, const std::string& more = "",
+                         const std::string& replicas = "1") {
     const auto node = [](const std::string& name, const std::string& address) {
       return "[[node]]\nname = \"" + name + "\"\nhost = \"" + name + ".invalid\"\naddress = \"" +
              address + "\"\ncores = 1\n";
@@ -161,7 +164,8 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
            "[model]\nname = \"resnet18\"\n"
            "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
            "[train]\nbatch_size = 8\nsteps = 2\neval = false\n";
-    return run_other(TROUPE_RESNET, {"--check", "--config", folder / "run.toml"});
+    return run_other(TROUPE_RESNET,
+                     {"--check", "--config", folder / "run.toml", "--replicas", replicas});
   };
   const auto mebi_of = [](const std::string& table, const std::string& line) {
     std::smatch found;
@@ -185,6 +189,19 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
   CHECK(kept < all);
   CHECK(moved > 5);
   CHECK(std::regex_search(on_gpu.out, std::regex("\n1 +layer[^\n]* cpu +1 +[0-9]+ MiB +-\n")));
+  const auto replicated = check("cuda:0", "", "2");
+  INFO(replicated.out << replicated.err);
+  CHECK(replicated.code == 0);
+  for (const std::string replica : {"0", "1"}) {
+    const auto stage = [&](const std::string& line) {
+      return std::regex_search(replicated.out, std::regex("\n" + line));
+    };
+    CHECK(stage("0 of replica " + replica + " +conv1[^\n]* alpha +10.9.0.1 +cuda:0 +1 "));
+    CHECK(stage("1 of replica " + replica + " +layer[^\n]* beta +10.9.0.2 +cpu +1 "));
+  }
+  CHECK_THAT(replicated.out,
+             ContainsSubstring("\n2 replicas, each with these stages; a batch has 2 logical "
+                               "replicas, whose gradients are summed in a fixed tree\n"));
   const auto room = check("cuda:0", "device_memory_mib = 100\nstages = [0]\n");
   CHECK(room.code == 0);
   CHECK_THAT(room.out, ContainsSubstring("node alpha: its stages take " +

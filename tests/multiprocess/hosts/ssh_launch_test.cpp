@@ -46,6 +46,21 @@ void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
   for (std::size_t i = 0; i < count; ++i) left_at(hosts.at(i));
 }
 
+/// Each host reaches the trainer alone by the network of its address, and the other by another one.
+void put_peers_apart(const test_hosts& hosts) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto own = hosts.at(i).address();
+    const auto last = own.substr(own.rfind('.'));
+    const std::string ip = "/usr/sbin/ip addr ";
+    CHECK(hosts.at(i)
+              .run({"sh", "-c",
+                    ip + "flush dev eth0 scope global && " + ip + "add " + own +
+                        " peer 10.77.0.1/32 dev eth0 && " + ip + "add 10.88.0" + last +
+                        "/24 dev eth0"})
+              .code == 0);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
@@ -85,6 +100,7 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
       run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
   INFO(alone.err);
   REQUIRE(alone.code == 0);
+  if (whole_pipelines) put_peers_apart(hosts);
   const auto node = [&](std::size_t i) {
     const auto more = "replicas = [" + std::to_string(i) + "]\n";
     return node_table(hosts.at(i).name(), hosts.at(i).address(), whole_pipelines ? more : "");
@@ -96,8 +112,12 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 (" +
                                             std::string(whole_pipelines ? "beta" : "alpha")));
-  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 of replica 0 (" +
-                                            std::string(whole_pipelines ? "alpha" : "beta")));
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("stage-1 of replica 0 (" +
+                               std::string(whole_pipelines ? "alpha, 10.88.0.2" : "beta, 10.77")));
+  CHECK(whole_pipelines ==
+        (outcome.err.find("stages listen in the network 10.88.0.0/24, which "
+                          "their hosts share and the trainer (10.77.0.1)") != std::string::npos));
   // Stages of one host meet inside it.
   const std::regex edge("-> stage-1 of replica 0 \\([^)]*\\): (shm|sealed tcp)");
   std::smatch found;
@@ -108,7 +128,7 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
   check_nothing_left(hosts);
 }
 
-TEST_CASE("The secret of a launch is in no argument and no environment of any host") {
+TEST_CASE("A launch's secret is in no argument or environment, and a second Ctrl-C ends it") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const std::string word = "known-to-all-of-them";
@@ -117,8 +137,12 @@ TEST_CASE("The secret of a launch is in no argument and no environment of any ho
       hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps") +
                               "[link]\nsecret_file = \"" + secret.string() + "\"\n");
   std::size_t looked_at = 0;
+  const auto interrupt = [&] {
+    for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGINT);
+  };
   const auto outcome = hosts.home().run(
       {TROUPE_COMMAND, "launch", file, "--", "--verbose"}, [&](pid_t, std::string_view line) {
+        if (line.find("interrupt again to end at once") != std::string_view::npos) interrupt();
         if (looked_at > 0 || line.find("-> stage-1") == std::string_view::npos) return;
         CHECK(wait_for_content(hosts / "steps"));
         std::string digits;
@@ -137,12 +161,15 @@ TEST_CASE("The secret of a launch is in no argument and no environment of any ho
             ++looked_at;
           }
         }
-        for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGINT);
+        // No step ends any more: only a second Ctrl-C ends the run with this code.
+        for (const auto& each : hosts.at(1).processes_with("stage-1")) kill(each.pid, SIGSTOP);
+        interrupt();
       });
   INFO(outcome.err);
   CHECK(looked_at >= 8);
   CHECK(outcome.err.find(word) == std::string::npos);
   CHECK(outcome.code == 130);
+  CHECK_THAT(outcome.err, !ContainsSubstring("is gone"));
   check_nothing_left(hosts);
 }
 
@@ -274,7 +301,9 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
   INFO(outcome.err);
   CHECK(cut);
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-1") || ContainsSubstring("node beta"));
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("node beta (10.77.0.3)") &&
+                 ContainsSubstring("; see whether its host is up and reached from here (ip link"));
   CHECK(told(hosts.home().left_after(2s)) == "");
   CHECK(told(hosts.at(0).left_after(2s)) == "");
   // Its sshd waits for a connection that TCP has not given up.

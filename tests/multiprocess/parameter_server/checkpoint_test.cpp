@@ -16,6 +16,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/parameter_server/server_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
@@ -37,7 +38,7 @@ TEST_CASE("A parameter server's run goes on from a checkpoint with other shards 
   const std::string kept = folder / "kept";
   const auto goes_on = [&](const words& run, const std::string& every, const std::string& at) {
     fs::remove_all(kept);
-    REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+    const calm_run calm(TROUPE_PROGRAM, run);
     const words keeping{"--checkpoint-dir", kept, "--checkpoint-every", every};
     const auto killed = run_program(with(run, keeping), at_checkpoint(at, SIGKILL));
     INFO(killed.err);
@@ -50,7 +51,7 @@ TEST_CASE("A parameter server's run goes on from a checkpoint with other shards 
       REQUIRE(resumed.code == 0);
       CHECK_THAT(resumed.err, ContainsSubstring("the run goes on from the checkpoint of step " +
                                                 std::to_string(std::stoi(at.substr(5)))));
-      check_same_weights(folder / "whole", folder / "resumed");
+      check_same_weights(calm.weights(), folder / "resumed");
     }
   };
   goes_on(wide_run(300), "50", "step-000100");
@@ -84,8 +85,8 @@ TEST_CASE("A run that ends in an evaluation of a parameter server tells that whe
           "[untimed]") {
   const scratch_folder folder;
   const auto run = evaluated_run(6);
-  REQUIRE(run_program(with(run, {"--json", folder / "whole"})).code == 0);
-  const auto whole = evaluations_in(folder / "whole");
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto whole = evaluations_in(calm.steps());
   REQUIRE(whole.size() == 3);
   const std::vector<std::pair<std::string, int>> moments{
       {"step 4/", SIGTERM}, {"step-000004 in ", SIGKILL}, {"the checkpoint of step 6 is", SIGKILL}};

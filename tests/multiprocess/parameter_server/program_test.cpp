@@ -279,6 +279,14 @@ TEST_CASE("troupe check shows the processes of a parameter server, and trains no
   CHECK(has_row("trainer .* shared memory +- +- +-"));
   CHECK_THAT(shown.out, ContainsSubstring("Not predicted: ") && !ContainsSubstring("shard-2"));
   CHECK_FALSE(std::filesystem::exists(folder / "weights"));
+  const auto examined = run_other(TROUPE_COMMAND, {"doctor", file});
+  INFO(examined.out);
+  CHECK(examined.code != 2);  // a machine may have few cores, or little room
+  CHECK_THAT(examined.out,
+             ContainsSubstring("needs 32 MiB for the shards' weights and optimizer state") &&
+                 ContainsSubstring("clicks:4:65536:8000 can be read") &&
+                 !ContainsSubstring("stages have"));
+  CHECK_FALSE(std::filesystem::exists(folder / "weights"));
   const auto met = check({"--", "--listen", "127.0.0.1:4711"});
   CHECK_THAT(met.out, ContainsSubstring("  127.0.0.1:4711 ") && ContainsSubstring("  a free port"));
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/multiprocess/parameter_server/server_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
@@ -53,12 +54,12 @@ TEST_CASE("A synchronous run that loses shards and the coordinator goes on to th
           "[untimed]") {
   const scratch_folder folder;
   const auto run = wide_run(400);
-  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome =
       run_with(keeping(run, folder, "50"), folder,
                {{10, {"shard-1"}}, {120, {"shard-0"}}, {220, {"shard-1", SIGKILL, {"shard-0"}}}});
   INFO(outcome.err);
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 400);
   CHECK_THAT(outcome.err, ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL): other "
                                             "processes replace shard-1, and the run goes on from "
@@ -72,18 +73,18 @@ TEST_CASE("A synchronous run that loses shards and the coordinator goes on to th
 TEST_CASE("Running statistics and Adam's state go on where a lost shard left them", "[untimed]") {
   const scratch_folder folder;
   const auto run = residual_run(7);
-  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome = run_with(keeping(run, folder, "2"), folder, {{5, {"shard-0"}}});
   INFO(outcome.err);
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 7);
 }
 
 TEST_CASE("An evaluation in which a shard is lost is told once, as each other one", "[untimed]") {
   const scratch_folder folder;
   const auto run = evaluated_run(6);
-  REQUIRE(run_program(with(run, {"--json", folder / "whole"})).code == 0);
-  const auto whole = evaluations_in(folder / "whole");
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto whole = evaluations_in(calm.steps());
   const auto check_told = [&](const std::string& json) {
     CHECK(steps_in(folder / json) == std::vector<int>{1, 2, 0, 3, 4, 0, 5, 6, 0});
     CHECK(evaluations_in(folder / json) == whole);
@@ -105,10 +106,10 @@ TEST_CASE("A shard that is stopped is replaced, and without checkpoints the run 
           "[untimed]") {
   const scratch_folder folder;
   const auto run = wide_run(400);
-  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome = run_with(run, folder, {{30, {"shard-1", SIGSTOP}}});
   INFO(outcome.err);
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 400);
   CHECK_THAT(outcome.err, ContainsSubstring("other processes replace shard-1, and the run goes on "
                                             "from its beginning; checkpoints ([checkpoint] dir) "
@@ -146,11 +147,11 @@ TEST_CASE("An asynchronous run that loses a shard and the coordinator applies ev
 TEST_CASE("Workers that were lost before a shard are replaced with it", "[untimed]") {
   const scratch_folder folder;
   const auto run = wide_run(400);
-  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const calm_run calm(TROUPE_PROGRAM, run);
   // Nothing is kept before the worker is lost, so that the run goes back to all workers' steps.
   const auto outcome = run_with(run, folder, {{20, {"worker-1"}}, {60, {"shard-1"}}});
   INFO(outcome.err);
-  check_same_weights(folder / "whole", folder / "weights");
+  check_same_weights(calm.weights(), folder / "weights");
   CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1") &&
                               ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL): other "
                                                 "processes replace shard-1 and worker-1"));

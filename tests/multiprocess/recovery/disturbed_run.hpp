@@ -14,6 +14,7 @@
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
 
 // Runs that lose stages, beside the same runs that nothing happens to.
@@ -21,11 +22,21 @@
 namespace troupe::tests::recovery {
 
 using Catch::Matchers::ContainsSubstring;
+using tests::calm_run;
 
 /// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
-/// update every second step.
-inline words training(const words& more, int steps = 12, int accumulate = 2) {
+/// update every second step, of a network whose checkpoints and evaluations take some time.
+inline words large_training(const words& more, int steps = 12, int accumulate = 2) {
   return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
+}
+
+/// The same of the small network (small_pipeline.cpp).
+inline words training(const words& more, int steps = 12, int accumulate = 2) {
+  auto run = large_training(more, steps, accumulate);
+  std::ranges::replace(run, std::string("resnet18"), std::string("small"));
+  std::ranges::replace(run, std::string("synthetic:3x32x32:10:48"),
+                       std::string("synthetic:3x48x48:10:48"));
+  return run;
 }
 
 /// The losses that they tell, as they are written, and what evaluations have found.
@@ -43,39 +54,22 @@ inline const words recovering{"--on-fault", "recover"};
 
 /// How a run goes on after its faults.
 enum class sequel {
-  replayed,  ///< Each time the lost stage alone is replayed, and nothing is computed again.
+  replayed,  ///< Each time the lost stages alone are replayed, and nothing is computed again.
   returned,  ///< Each time all stages go back.
   either,
 };
 
 inline void check_sequel(const std::string& log, std::size_t faults, sequel expected) {
-  const auto replays = static_cast<std::size_t>(count_of(log, " is replayed from step "));
+  const auto replays = static_cast<std::size_t>(count_of(log, " replayed from step "));
   const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on behind step"));
   CHECK(replays + returns == faults);
   if (expected == sequel::replayed) {
     CHECK(replays == faults);
-    CHECK_THAT(log, ContainsSubstring("the processes that were left computed 0 actions again"));
+    CHECK_THAT(log,
+               ContainsSubstring("processes that had begun them before computed 0 actions again"));
   }
   if (expected == sequel::returned) CHECK(returns == faults);
 }
-
-/// A run that nothing happens to.
-class calm_run {
- public:
-  calm_run(const std::string& program, const words& run) {
-    const auto outcome =
-        run_other(program, with(run, {"--save", weights(), "--json", folder_ / "calm.json"}));
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-  }
-
-  [[nodiscard]] std::filesystem::path weights() const { return folder_ / "calm"; }
-  [[nodiscard]] std::filesystem::path state() const { return folder_ / "calm.state.safetensors"; }
-  [[nodiscard]] std::filesystem::path steps() const { return folder_ / "calm.json"; }
-
- private:
-  scratch_folder folder_;
-};
 
 /// A run with faults has the weights and state of one without, and tells the same steps: `run` is
 /// its command line, the faults come after so many steps.
@@ -110,11 +104,19 @@ inline program_outcome check_like(const calm_run& calm, const words& run,
   return check_like(calm, TROUPE_PROGRAM, run, faults, expected);
 }
 
+/// What changes no bit is left out of a command line, so that runs share what is expected of them.
+inline words without_ways(words run) {
+  for (const std::string flag : {"--link", "--understudies", "--zero"})
+    if (const auto at = std::ranges::find(run, flag); at != run.end()) run.erase(at, at + 2);
+  return run;
+}
+
 /// The same beside a calm run of the same command line. `more`: for the run with faults alone.
 inline program_outcome check_run(const std::string& program, const words& run,
                                  const std::map<std::size_t, fault>& faults, sequel expected,
                                  const words& more = {}) {
-  return check_like(calm_run(program, run), program, with(run, more), faults, expected);
+  return check_like(calm_run(program, without_ways(run)), program, with(run, more), faults,
+                    expected);
 }
 
 inline program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults,

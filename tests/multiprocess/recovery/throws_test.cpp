@@ -34,7 +34,7 @@ class thrown_file {
 };
 
 words throwing(const std::string& model, const words& more) {
-  auto run = training(with({"--stages", "2"}, more), 8);
+  auto run = large_training(with({"--stages", "2"}, more), 8);
   std::ranges::replace(run, std::string("resnet18"), model);
   return run;
 }

@@ -73,6 +73,9 @@ TEST_CASE("a host whose clock is minutes from the launcher's is told so, with wh
       R"({"is":"hello","protocol":1,"build":"b0","host":"h","cores":1,"memory_bytes":1})");
   REQUIRE(older);
   CHECK(std::get<events::hello>(*older).clock_ns == 0);
+  CHECK(std::get<events::hello>(*older).addresses.empty());
+  agent.addresses = {"10.0.0.2/24", "fd00::2/64"};
+  CHECK(decode_event(encode(agent_event(agent))).value() == agent_event(agent));
 }
 
 TEST_CASE("a line that is no message is refused, and never quoted") {
@@ -298,6 +301,7 @@ TEST_CASE("a session loses an agent that is silent, but not for standing still i
   std::string why = "not lost";
   for (int i = 0; i < 5; ++i) why = reason(session.tick(now += 250ms));
   CHECK_THAT(why, ContainsSubstring("its agent has been silent for 1 s"));
+  CHECK_THAT(why, ContainsSubstring(remedy_of_silence));
   auto paused = ready_session();
   CHECK(reason(paused.tick(begin_of_time + 1h)) == "not lost");
   auto mute = new_session();

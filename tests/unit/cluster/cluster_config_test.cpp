@@ -117,6 +117,11 @@ TEST_CASE("stages whose device is automatic are counted by machine") {
   CHECK(seats("ssh", "alpha") == list{{"auto", 0, 3}, {"auto", 1, 3}, {"auto", 2, 3}});
   CHECK(seats_of_stages(config_of({"--stages", "2", "--replicas", "2", "--device", "auto"}), 4) ==
         list{{"auto", 0, 4}, {"auto", 1, 4}, {"auto", 2, 4}, {"auto", 3, 4}});
+  CHECK(seats_of_stages(config_of({"--stages", "2", "--replicas", "2", "--device", "cpu,auto"}),
+                        4) == list{{"cpu"}, {"auto", 0, 2}, {"cpu"}, {"auto", 1, 2}});
+  CHECK(seats_of_stages(
+            config_of({"--stages", "2", "--replicas", "2", "--device", "auto,cpu,cpu,auto"}), 4) ==
+        list{{"auto", 0, 2}, {"cpu"}, {"cpu"}, {"auto", 1, 2}});
 }
 
 TEST_CASE("the sample of two hosts is accepted") {

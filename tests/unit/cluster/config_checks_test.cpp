@@ -333,12 +333,48 @@ TEST_CASE("a partition is a word or cuts, and the last one given counts") {
 }
 
 TEST_CASE("stages compute on the CPU, by default and where the best device is asked for") {
-  CHECK(config_of({}).pipeline.device == "cpu");
-  CHECK(config_of({"--device", "cpu"}).pipeline.device == "cpu");
-  CHECK(config_of({"--device", "auto"}).pipeline.device == "auto");
+  const auto devices_of = [](const std::vector<std::string>& flags) {
+    return config_of(flags).pipeline.devices;
+  };
+  using list = std::vector<std::string>;
+  CHECK(devices_of({}) == list{"cpu"});
+  CHECK(devices_of({"--device", "cpu"}) == list{"cpu"});
+  CHECK(devices_of({"--device", "auto"}) == list{"auto"});
   CHECK(error_of({"--device", "gpu"}) ==
         "--device: unknown value \"gpu\"; did you mean \"cpu\"?; allowed: cpu, auto, cuda:0, "
         "cuda:1, ..");
+}
+
+TEST_CASE("each stage may have a device of its own, in a list as long as there are stages") {
+  using list = std::vector<std::string>;
+  const folder here;
+  const auto file =
+      here.write("run.toml", "[pipeline]\nstages = 3\ndevice = [\"cpu\", \"auto\", \"cpu\"]\n");
+  CHECK(config_of({"--config", file}).pipeline.devices == list{"cpu", "auto", "cpu"});
+  CHECK(config_of({"--config", file, "--device", "auto"}).pipeline.devices == list{"auto"});
+  CHECK(config_of({"--stages", "2", "--replicas", "2", "--device", "cpu,auto,auto,cpu"})
+            .pipeline.devices.size() == 4);
+  CHECK(error_of({"--config", file, "--stages", "2"}) ==
+        file +
+            ":3:10: pipeline.device: has 3 devices for 2 stages (--stages 2); name one for all "
+            "stages, or one for each");
+  CHECK(error_of({"--stages", "2", "--replicas", "3", "--device", "cpu,auto,cpu"}) ==
+        "--device: has 3 devices for 2 stages (--stages 2); name one for all stages, or one for "
+        "each, of one replica or of all 3");
+  CHECK(error_of({"--stages", "2", "--device", "cpu,gpu"}) ==
+        "--device: unknown value \"gpu\"; did you mean \"cpu\"?; allowed: cpu, auto, cuda:0, "
+        "cuda:1, ..");
+  CHECK(error_of({"--stages", "2", "--device", "cpu,"}) == "--device: name 2 of the list is empty");
+  CHECK(
+      error_of({"--tf32", "--stages", "2", "--device", "cpu,cpu"}).starts_with("--tf32: is for "));
+  CHECK(config_of({"--tf32", "--stages", "2", "--device", "cpu,auto"}).model.tf32);
+  CHECK(error_of(
+            {"--config",
+             here.write("nodes.toml",
+                        "[pipeline]\ndevice = [\"cpu\", \"auto\"]\n[[node]]\nname = \"a\"\n")}) ==
+        here.file("nodes.toml") +
+            ":2:10: pipeline.device: a list is for stages that are on no node; name one device, "
+            "and in its [[node]] table that of a node");
 }
 
 TEST_CASE("more logical replicas than samples are refused, however few micro-batches there are") {

@@ -158,7 +158,6 @@ struct wrong_text {
 
 const std::vector<wrong_text> wrong_texts{
     {"pipeline.schedule_file", "/nowhere/plan", "/nowhere/plan cannot be read: "},
-    {"pipeline.device", "gpu", "allowed: cpu, auto, cuda:0, cuda:1, .."},
     {"model.name", "", "is empty; name a model"},
     {"model.init", "/nowhere/weights", "/nowhere/weights cannot be read: "},
     {"data.source", "", "is empty; name a data source"},

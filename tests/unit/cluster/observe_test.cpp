@@ -31,6 +31,10 @@ step_report report_of(std::uint64_t step, double seconds = 0.5) {
   return {step, 2.5, seconds, 128.25, 0.125, {}};
 }
 
+evaluation_report evaluation_of(std::uint64_t step, double accuracy, double loss) {
+  return {step, {{"accuracy", accuracy, true}, {"loss", loss, false, "eval_loss"}}};
+}
+
 // An anonymous file, a clock that is moved by hand and a width.
 class screen {
  public:
@@ -110,14 +114,17 @@ TEST_CASE("each report is one JSON line, readable at once") {
         "context_bytes\":0}]}\n";
     CHECK(content(path) == first);
     step.loss_scale = 1024;
-    step.stages.clear();
+    step.stages = {{"s", 0, 0, 1, 2, 4096, 5000}};
+    const std::string stage =
+        R"({"name":"s","busy_s":0.0,"idle_s":0.0,"peak_memory_bytes":1,"peak_context_bytes":2,)"
+        R"("peak_device_bytes":4096,"predicted_device_bytes":5000})";
     REQUIRE(lines->write(step));
     const std::string second =
         R"({"step":3,"loss":0.5,"seconds":0.25,"samples_per_s":256.0,"images_per_s":256.0,"bubble":0.125,)"
-        R"("loss_scale":1024.0,"stages":[]})"
-        "\n";
+        R"("loss_scale":1024.0,"stages":[)" +
+        stage + "]}\n";
     CHECK(content(path) == first + second);
-    REQUIRE(lines->write(evaluation_report{3, 0.75, std::numeric_limits<double>::infinity()}));
+    REQUIRE(lines->write(evaluation_of(3, 0.75, std::numeric_limits<double>::infinity())));
     CHECK(content(path) ==
           first + second + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");
   }
@@ -146,7 +153,7 @@ TEST_CASE("what a JSON file holds already is kept under another name, and never 
   const auto run = [&](double loss) {
     auto lines = json_lines::open(folder / "link");
     REQUIRE(lines);
-    REQUIRE(lines->write(evaluation_report{1, 0.5, loss}));
+    REQUIRE(lines->write(evaluation_of(1, 0.5, loss)));
     return lines->kept();
   };
   const auto line = [](const std::string& loss) {
@@ -169,7 +176,7 @@ TEST_CASE("of a JSON line that does not fit nothing is left") {
   const testing::scratch_folder folder;
   auto lines = json_lines::open(folder / "x");
   REQUIRE(lines);
-  REQUIRE(lines->write(evaluation_report{1, 0.5, 1}));
+  REQUIRE(lines->write(evaluation_of(1, 0.5, 1)));
   const auto whole = content(folder / "x");
   const auto written = [&] {
     const auto before = ::signal(SIGXFSZ, SIG_IGN);
@@ -178,7 +185,7 @@ TEST_CASE("of a JSON line that does not fit nothing is left") {
     rlimit small = old;
     small.rlim_cur = whole.size() + 10;
     ::setrlimit(RLIMIT_FSIZE, &small);
-    auto second = lines->write(evaluation_report{2, 0.5, 1});
+    auto second = lines->write(evaluation_of(2, 0.5, 1));
     ::setrlimit(RLIMIT_FSIZE, &old);
     ::signal(SIGXFSZ, before);
     return second;
@@ -209,7 +216,7 @@ TEST_CASE("a short run has a plain line for every step") {
   screen out;
   progress shown(out.options(3, 2, progress_style::lines));
   for (std::uint64_t step = 1; step <= 3; ++step) shown.step(report_of(step));
-  shown.evaluation({3, 0.79123, 0.56789});
+  shown.evaluation(evaluation_of(3, 0.79123, 0.56789));
   shown.finish();
   CHECK(out.text() ==
         "step 1/3 (epoch 1/2): loss 2.5000, 128.2 samples/s, bubble 12.5%, ETA 0:01\n"
@@ -247,12 +254,30 @@ TEST_CASE("a run that ends early shows its last step") {
   CHECK(out.text().empty());
 }
 
+TEST_CASE("a program's own metrics are shown and written in their order") {
+  const evaluation_report report{7, {{"top-2", 0.875, true}, {"distance", 0.25}}};
+  screen out;
+  progress shown(out.options(1, 0, progress_style::quiet));
+  shown.evaluation(report);
+  shown.evaluation({8});
+  CHECK(out.text() ==
+        "evaluation after step 7: top-2 87.50%, distance 0.2500\nevaluation after step 8\n");
+  const testing::scratch_folder folder;
+  auto lines = json_lines::open(folder / "x");
+  REQUIRE(lines);
+  REQUIRE(lines->write(report));
+  CHECK(content(folder / "x") == R"({"eval_step":7,"top-2":0.875,"distance":0.25})"
+                                 "\n");
+  CHECK(report.value_of("distance") == 0.25);
+  CHECK_FALSE(report.value_of("loss"));
+}
+
 TEST_CASE("a quiet run shows evaluations and printed lines alone") {
   screen out;
   progress shown(out.options(1, 0, progress_style::quiet));
   shown.step(report_of(1));
   shown.print("hello");
-  shown.evaluation({1, 1, 0});
+  shown.evaluation(evaluation_of(1, 1, 0));
   shown.finish();
   CHECK(out.text() == "hello\nevaluation after step 1: accuracy 100.00%, loss 0.0000\n");
 }
@@ -277,7 +302,7 @@ TEST_CASE("on a terminal one line is redrawn, and other lines go above it") {
       out.text() ==
       "\r^[Kepoch 2/2  step 4/4  ####################  loss 2.5000  128.2 samples/s  bubble 12.5%  "
       "ETA 0:00");
-  shown.evaluation({4, 0.5, 1});
+  shown.evaluation(evaluation_of(4, 0.5, 1));
   CHECK(
       out.text().starts_with("\r^[Kevaluation after step 4: accuracy 50.00%, loss 1.0000\n\r^[K"));
   shown.finish();

@@ -15,6 +15,7 @@
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
+#include "cluster/membership/agent_start.hpp"
 
 namespace {
 
@@ -138,6 +139,102 @@ TEST_CASE("Two machines that listen at one address are told from two nodes of on
       "stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1, so neither"));
   CHECK_FALSE(check_addresses({{"stage-0", "alpha", "fd00::2", "[fd01::1]:4000"},
                                {"stage-1", "beta", "fd00::3", "[fd01::1]:4001"}}));
+}
+
+TEST_CASE("Nodes listen in the network that they share where the trainer is in another") {
+  const auto range = [](const std::vector<listening_node>& nodes, const std::string& trainer) {
+    const auto found = choose_network(nodes, trainer);
+    return found ? found->range : "";
+  };
+  const std::vector<listening_node> apart{{"10.1.0.2", {"10.1.0.2/24", "10.9.0.2/24"}},
+                                          {"10.2.0.3", {"10.9.0.3/24", "10.2.0.3/24"}}};
+  const auto shared = choose_network(apart, "10.1.0.1");
+  REQUIRE(shared);
+  CHECK(*shared == common_network{"10.9.0.0/24", {"10.9.0.2", "10.9.0.3"}});
+  // Where the trainer is in it, the way to the trainer is that way.
+  CHECK(range(apart, "10.9.0.1").empty());
+  // A third host that is not in it is reached by no address of it.
+  auto more = apart;
+  more.push_back({"10.3.0.4", {"10.3.0.4/24"}});
+  CHECK(range(more, "10.1.0.1").empty());
+  CHECK(range({apart[0]}, "10.1.0.1").empty());
+  CHECK(range({{"10.1.0.2", {}}, {"10.2.0.3", {}}}, "10.1.0.1").empty());
+}
+
+TEST_CASE("Nodes look for no network that they share where one of them names its own") {
+  const auto node = [](const std::string& host, const std::vector<std::string>& addresses) {
+    agent_host made;
+    made.name = made.host = host;
+    made.addresses = addresses;
+    return made;
+  };
+  agent_settings settings;
+  settings.trainer = "10.1.0.1:4000";
+  auto first = node("10.1.0.2", {"10.1.0.2/24", "10.9.0.2/24"});
+  auto second = node("10.2.0.3", {"10.2.0.3/24", "10.9.0.3/24"});
+  auto third = node("10.3.0.4", {"10.3.0.4/24"});
+  third.listen = "10.3.0.4";
+  CHECK(choose_listening({&first, &second, &third}, settings).empty());
+  CHECK(first.listen.empty());
+  CHECK(second.listen.empty());
+  CHECK_THAT(choose_listening({&first, &second}, settings), ContainsSubstring("10.9.0.0/24"));
+  CHECK(first.listen == "10.9.0.2");
+  CHECK(second.listen == "10.9.0.3");
+}
+
+TEST_CASE("Of several networks that nodes share the one of their hosts' addresses is taken") {
+  const auto range = [](const std::vector<listening_node>& nodes, const std::string& trainer) {
+    const auto found = choose_network(nodes, trainer);
+    return found ? found->range : "";
+  };
+  std::vector<listening_node> nodes{{"10.8.0.2", {"10.1.0.2/24", "10.8.0.2/24", "fd00::2/64"}},
+                                    {"10.8.0.3", {"10.1.0.3/24", "10.8.0.3/24", "fd00::3/64"}}};
+  CHECK(range(nodes, "10.1.0.1") == "10.8.0.0/24");
+  CHECK(range(nodes, "192.0.2.1") == "10.8.0.0/24");
+  CHECK(range(nodes, "10.8.0.1").empty());
+  // Reached at other addresses, as behind a translation: one of two is no choice.
+  for (auto& each : nodes) each.host = "192.0.2." + each.host.substr(each.host.size() - 1);
+  CHECK(range(nodes, "10.1.0.1").empty());
+  CHECK(range(nodes, "172.16.0.1").empty());
+  for (auto& each : nodes) each.addresses.erase(each.addresses.begin());
+  CHECK(range(nodes, "172.16.0.1") == "10.8.0.0/24");  // before IP version 6
+  for (auto& each : nodes) each.addresses.erase(each.addresses.begin());
+  CHECK(range(nodes, "172.16.0.1") == "fd00::/64");
+}
+
+TEST_CASE("A network in which two hosts have one address is none that they share") {
+  const auto bridged = [](const std::string& first, const std::string& second) {
+    return choose_network(
+        {{first, {"172.17.0.1/16", "10.1.0.2/32"}}, {second, {"172.17.0.1/16", "10.2.0.3/32"}}},
+        "10.1.0.1");
+  };
+  CHECK_FALSE(bridged("10.1.0.2", "10.2.0.3"));
+  CHECK_FALSE(bridged("10.1.0.2", "10.1.0.2"));  // two nodes of one host meet inside it
+  const std::vector<listening_node> three{
+      {"10.1.0.2", {"10.9.0.2/24"}}, {"10.1.0.2", {"10.9.0.2/24"}}, {"10.2.0.3", {"10.9.0.3/24"}}};
+  const auto shared = choose_network(three, "10.1.0.1");
+  REQUIRE(shared);
+  CHECK(shared->addresses == std::vector<std::string>{"10.9.0.2", "10.9.0.2", "10.9.0.3"});
+}
+
+TEST_CASE("An interface's address and prefix name its network") {
+  const auto text = [](const std::string& address) {
+    const auto range = network_range::around(address);
+    return range ? range->text() : "none";
+  };
+  CHECK(text("10.77.0.3/24") == "10.77.0.0/24");
+  CHECK(text("10.77.3.255/20") == "10.77.0.0/20");
+  CHECK(text("fd00:77::a:3/64") == "fd00:77::/64");
+  CHECK(text("10.77.0.3") == "10.77.0.3/32");
+  CHECK(text("10.77.0.3/33") == "none");
+  CHECK(text("alpha/24") == "none");
+  for (const auto& each : interface_addresses()) {
+    const auto range = network_range::around(each);
+    INFO(each);
+    REQUIRE(range);
+    CHECK(range->contains(each.substr(0, each.find('/'))));
+    CHECK_FALSE(is_loopback_address(each.substr(0, each.find('/'))));
+  }
 }
 
 TEST_CASE("All replicas of a stage are on one node, unless nodes name replicas") {

@@ -3,6 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include "actors/recovery/action_record.hpp"
+#include "actors/recovery/departed_core.hpp"
 
 using namespace troupe;
 using actors::stores_core;
@@ -58,6 +59,16 @@ TEST_CASE("where no keeper is replaced no version is remembered") {
   CHECK_FALSE(core.is_over(1));
   static_cast<void>(core.stored({0, 0}));
   CHECK(core.is_over(1));
+}
+
+TEST_CASE("who was replaced is not listened to any more, and whoever has its place is") {
+  actors::departed_core<int> core;
+  CHECK_FALSE(core.has_departed(1));
+  core.replaced(1);
+  core.replaced(3);
+  CHECK(core.has_departed(1));
+  CHECK_FALSE(core.has_departed(2));
+  CHECK(core.has_departed(3));
 }
 
 TEST_CASE("an action that a process begins again is known, whichever of its stages does") {

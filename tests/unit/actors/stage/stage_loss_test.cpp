@@ -64,7 +64,7 @@ struct company {
   /// Another stage takes that place, where a version of so many steps is kept.
   result<std::uint64_t> replace(std::size_t stage, std::uint64_t version) {
     const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
-    return pipeline->replay({stage, add(), {{version, kept}}, kept, kept});
+    return pipeline->replay({actors::stage_replacement{stage, add(), {{version, kept}}, kept}});
   }
 
   actors::system_config config;

@@ -101,6 +101,26 @@ TEST_CASE("More threads than cores, or than a control group's quota, are a warni
   CHECK_THAT(by_quota.remedy, ContainsSubstring("CPU limit"));
 }
 
+TEST_CASE("Processes of a parameter server are said as such, with what to change of theirs") {
+  const auto server = [](const auto& change) {
+    return found_of([&](patient& node, host_facts& host) {
+      node.stages.clear();
+      node.server_processes = 3;
+      node.what_is_needed = "the shards' weights and optimizer state";
+      change(node, host);
+    });
+  };
+  const auto crowded = server([](patient& node, host_facts&) { node.threads = 5; });
+  expect(crowded, severity::warning, "cores", "its processes have 5 threads together, on 4 cores");
+  CHECK_THAT(crowded.remedy,
+             ContainsSubstring("threads_per_worker") && !ContainsSubstring("[[node]]"));
+  const auto large = server([](patient& node, host_facts&) { node.needed_bytes = 9 * gibibyte; });
+  expect(large, severity::error, "memory",
+         "needs 9.0 GiB for the shards' weights and optimizer state; gradients, the workers and "
+         "the trainer are not counted");
+  CHECK_THAT(large.remedy, !ContainsSubstring("stages"));
+}
+
 TEST_CASE("Memory that a node lacks is an error, and memory that is tight a warning") {
   expect(found_of([](patient& node, host_facts&) { node.needed_bytes = 9 * gibibyte; }),
          severity::error, "memory", "has 8.0 GiB free, but needs 9.0 GiB for weights");

@@ -41,6 +41,18 @@ TEST_CASE(
         told("node 'trainer' has cut node 'stage-1' off: it hangs"));
 }
 
+TEST_CASE("a host that falls silent is said with what to look at there") {
+  using troupe::cluster::words_on_lost_node;
+  CHECK(words_on_lost_node("stage-1 on node beta (10.0.0.2)", "it was silent for 0.8 s") ==
+        "stage-1 on node beta (10.0.0.2) is gone: it was silent for 0.8 s; see whether its host is "
+        "up and reached from here (ip link, ping) and nothing has stopped it there, and start the "
+        "run again");
+  CHECK(words_on_lost_node("stage-1 on node beta (10.0.0.2)", "it has ended") ==
+        "stage-1 on node beta (10.0.0.2) is gone: it has ended");
+  CHECK(words_on_lost_node("stage-1", "it was silent for 0.8 s") ==
+        "stage-1 is gone: it was silent for 0.8 s");
+}
+
 TEST_CASE("who is refused is told by whom and why, whether it was greeted first or not") {
   const std::string told =
       "stage-1: the trainer at 10.0.0.1:4711 refuses this process: the name 'stage-1' is taken";

@@ -80,11 +80,14 @@ TEST_CASE("an understudy that has ended, or is lost, is not taken, and another i
   launcher.ended.push_back({"stage-1", {errc::peer_lost, "it was killed"}});
   CHECK(those.lost("understudy-2"));
   CHECK_FALSE(those.lost("stage-1"));
-  CHECK_FALSE(those.lost("understudy-2"));
   CHECK(those.take("") == "understudy-3");
+  CHECK_FALSE(those.lost("understudy-3"));
+  CHECK(those.lost("understudy-1"));  // its loss is told after its end was seen
   REQUIRE(those.fill({""}, "here"));
   CHECK(launcher.given_up == names{"understudy-2", "understudy-1"});
   CHECK(those.names() == names{"understudy-4", "understudy-5", "understudy-6"});
+  CHECK(those.lost("understudy-1"));
+  CHECK(those.names().size() == 3);
 }
 
 TEST_CASE("no understudies are started without end where none lives, or none can be started") {

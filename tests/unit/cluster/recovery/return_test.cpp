@@ -35,20 +35,6 @@ core without_versions(bool may_begin_anew = false) {
 
 }  // namespace
 
-TEST_CASE("the newest version is one that all stages have, of a step that was reported") {
-  using cluster::newest_common;
-  CHECK(newest_common({}, 9) == std::nullopt);
-  CHECK(newest_common({{4, 5}}, 9) == 5);
-  CHECK(newest_common({{4, 5}, {5, 6}, {5}}, 9) == 5);
-  CHECK(newest_common({{4, 5}, {4, 5}, {4, 6}}, 9) == 4);
-  CHECK(newest_common({{5, 4}, {4, 5}}, 9) == 5);
-  CHECK(newest_common({{4, 5}, {6}}, 9) == std::nullopt);
-  CHECK(newest_common({{4}, {}}, 9) == std::nullopt);
-  CHECK(newest_common({{4, 5}, {4, 5}}, 5) == 5);
-  CHECK(newest_common({{4, 5}, {4, 5}}, 4) == 4);
-  CHECK(newest_common({{4, 5}, {4, 5}}, 3) == std::nullopt);
-}
-
 TEST_CASE("all stages go back to the newest version of all, on nodes that are replaced before") {
   auto run = listing({2, 0});
   CHECK(run.without_node() == places{2, 0});
@@ -108,7 +94,6 @@ TEST_CASE("what fails without a loss ends the run, unless a replay has come half
   run.reached(5);
   CHECK(run.lost({}) == effect(core::end_run{core::reason::nobody_lost}));
   CHECK_FALSE(run.begin_replay({}));
-  CHECK_FALSE(run.begin_replay({0, 1}));
   CHECK(run.lost({}) == effect(core::end_run{core::reason::nobody_lost}));
   REQUIRE(run.begin_replay({1}));
   CHECK(run.is_half_mended());
@@ -122,11 +107,31 @@ TEST_CASE("what fails without a loss ends the run, unless a replay has come half
   CHECK(run.lost({}) == effect(core::end_run{core::reason::nobody_lost}));
 }
 
+TEST_CASE("stages that are found to be lost one by one are replayed together, which counts once") {
+  core run(false);
+  run.reached(5);
+  for (const auto& lost : {places{2}, places{0, 2}, places{0, 1, 2}, places{0, 1, 2, 3}}) {
+    REQUIRE(run.begin_replay(lost));
+    CHECK(run.without_node() == lost);
+  }
+  CHECK(run.in_vain() == 0);
+  CHECK(run.replay_listed() == places{0, 1, 2, 3});
+  CHECK(run.without_node().empty());
+  CHECK(run.in_vain() == 1);
+  REQUIRE(run.begin_replay({4}));  // while the others are replayed
+  CHECK(run.is_half_mended());
+  CHECK(run.replay_listed() == places{4});
+  CHECK(run.in_vain() == 2);
+  run.replayed();
+  CHECK_FALSE(run.is_half_mended());
+}
+
 TEST_CASE("a run that is lost again and again without a new step ends, and one with goes on") {
   core run(false);
   run.reached(7);
   CHECK(run.last_reached() == 7);
   REQUIRE(run.begin_replay({1}));
+  CHECK(run.replay_listed() == places{1});
   CHECK(run.in_vain() == 1);
   run.replayed();
   for (int i = 0; i < core::most_in_vain - 1; ++i) {

@@ -2,6 +2,7 @@
 // backward, and no wait for the device.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -23,10 +25,14 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/device_streams.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
+#include "engine/operators/cross_entropy.hpp"
+#include "engine/operators/linear.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/unscale.hpp"
+#include "optimizers/layout.hpp"
 #include "optimizers/optimizer.hpp"
 #include "optimizers/training/gradients.hpp"
 #include "tests/fake_device/fake_device.hpp"
@@ -247,6 +253,25 @@ TEST_CASE("An update on a device takes as many operators for many parameters as 
   }
 }
 
+TEST_CASE("What an update in one kernel is given lies as its parameters do") {
+  fake::install();
+  const device_streams streams(fake::device(0));
+  const auto on_device = streams.computing();
+  const auto param =
+      at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast).to(fake::device(0));
+  const auto matrix = at::randn({7, 3}).to(fake::device(0));
+  const auto gradient = at::randn({2, 3, 4, 5}).to(fake::device(0));
+  const auto with_gaps = at::randn({7, 6}).to(fake::device(0)).narrow(1, 0, 3);
+  const auto given =
+      optimizers::all_laid_out_as({param, matrix, matrix}, {gradient, with_gaps, matrix});
+  CHECK(given[0].strides() == param.strides());
+  CHECK(at::equal(fake::peek(given[0]), fake::peek(gradient)));
+  CHECK(given[1].is_contiguous());
+  CHECK(at::equal(fake::peek(given[1]), fake::peek(with_gaps)));
+  CHECK(given[2].is_same(matrix));
+  CHECK_FALSE(optimizers::takes_whole_updates(param));  // a device of tests is no NVIDIA GPU
+}
+
 TEST_CASE("Parameters that are not alike are updated apart, and new versions leave the old ones") {
   fake::install();
   const auto known = optimizers::built_in();
@@ -350,5 +375,45 @@ TEST_CASE("Every optimizer updates a device's parameters there, with the CPU's b
             CHECK(at::equal(other.is_cpu() ? other : fake::peek(other), tensors[i]));
         }
     }
+  }
+}
+
+TEST_CASE("Scores of 16 bits on a device are the first columns of rows of whole units") {
+  fake::install();
+  const one_thread autograd;
+  constexpr std::int64_t classes = 259;
+  const std::vector<at::Tensor> given{at::randn({6, 16}).to(at::kBFloat16),
+                                      at::randn({classes, 16}), at::randn({classes})};
+  const auto labels = at::randint(0, classes, {6}, at::kLong);
+  struct outcome {
+    at::Tensor scores;
+    std::vector<at::Tensor> of_loss, of_squares;
+  };
+  const auto run = [&](c10::Device where) {
+    const device_streams streams(where);
+    const auto on_device = streams.computing();
+    std::vector<at::Tensor> leaves;
+    for (const auto& each : given) leaves.push_back(each.to(where).requires_grad_());
+    const auto scores = engine::linear_map(leaves[0], leaves[1], leaves[2]);
+    const auto loss = engine::mean_cross_entropy(scores, labels.to(where));
+    const auto columns = scores.is_view() ? scores._base().size(1) : scores.size(1);
+    CHECK(columns == (where.is_cpu() ? classes : 264));
+    const auto gradients = [&](const at::Tensor& of) {
+      return engine::to_host(torch::autograd::grad({of}, leaves, {}, /*retain_graph=*/true));
+    };
+    // First what goes by way of the view.
+    auto of_squares = gradients(scores.to(at::kFloat).square().sum());
+    return outcome{engine::to_host(scores.detach()), gradients(loss), std::move(of_squares)};
+  };
+  const auto here = run(c10::kCPU), there = run(fake::device(0));
+  const auto near = [](const at::Tensor& a, const at::Tensor& b) {
+    const auto least = 0.01 * b.abs().max().item<double>();
+    return a.sizes() == b.sizes() && at::allclose(a.to(at::kFloat), b.to(at::kFloat), 0.02, least);
+  };
+  CHECK(near(there.scores, here.scores));
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    INFO("gradient " << i);
+    CHECK(near(there.of_loss[i], here.of_loss[i]));
+    CHECK(near(there.of_squares[i], here.of_squares[i]));
   }
 }

@@ -438,6 +438,14 @@ TEST_CASE(
   CHECK(gradient.scalar_type() == at::kBFloat16);
   CHECK(at::allclose(gradient.to(at::kFloat), expected_gradient, 1.0 / 128, 1e-7));
   CHECK(gradient[2].abs().max().item<float>() == 0);
+  // The first columns of a matrix: what stands behind them has no part in it.
+  const auto matrix = at::cat({scores, at::full({6, 7}, 50, scores.options())}, 1).requires_grad_();
+  const auto of_view = troupe::engine::mean_cross_entropy(matrix.narrow(1, 0, 9), labels);
+  CHECK(at::allclose(of_view.detach(), expected, 1e-6, 0));
+  const auto of_matrix = torch::autograd::grad({of_view * 0.5}, {matrix}).front();
+  CHECK(at::allclose(of_matrix.narrow(1, 0, 9).to(at::kFloat), expected_gradient, 1.0 / 128, 1e-7));
+  CHECK(of_matrix.narrow(1, 9, 7).abs().max().item<float>() == 0);
+  CHECK(matrix.detach().narrow(1, 9, 7).eq(50).all().item<bool>());
   for (const std::int64_t row : {0, 2}) {  // one that counts, and one that does not
     const auto broken = scores.clone();
     broken[row][5] = std::numeric_limits<float>::quiet_NaN();

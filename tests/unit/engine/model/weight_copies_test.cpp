@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/autograd/autocast.hpp"
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "engine/operators/convolution.hpp"
@@ -31,6 +31,7 @@
 #include "engine/operators/weight_copies.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "optimizers/optimizer.hpp"
+#include "tests/small_residual_network.hpp"
 
 namespace {
 
@@ -258,7 +259,7 @@ struct module_variant {
 };
 
 stage_module whole_model(const module_variant& how) {
-  auto layers = apps::build_resnet("resnet18", 10, 1);
+  auto layers = make_whole(tests::small_residual_network(10), 1);
   REQUIRE(layers);
   to_memory_format(*layers, how.channels_last);
   const auto count = layers->size();
@@ -329,7 +330,7 @@ TEST_CASE("A stage with copies from steps before computes what a fresh one with 
   REQUIRE(chosen);
   REQUIRE(sgd->step(parameters, given, kept, *chosen, 1));
   static_cast<void>(compare(2));
-  const auto other = apps::build_resnet("resnet18", 10, 7);
+  const auto other = make_whole(tests::small_residual_network(10), 7);
   REQUIRE(other);
   REQUIRE(load_weights(used.layers(), collect_weights(*other)));
   static_cast<void>(compare(3));

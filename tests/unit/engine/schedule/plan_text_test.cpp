@@ -100,8 +100,8 @@ TEST_CASE("a parse error names line, column, what was expected and what was foun
 
 TEST_CASE("a chart shows when each stage does what") {
   const plan steps = one_f_one_b(2, 2);
-  const auto costs = even_costs(steps.layout(), {1, 1, 1});
-  const auto ran = simulate(steps, costs, {}, hand_over::at_end).value();
+  const auto costs = even_costs(steps.layout(), {1, 2, 0});
+  const auto ran = simulate(steps, costs).value();
   CHECK(to_terminal(steps, costs, ran, 100, false) ==
         "0 |F0-F1-      B0----   B1----|\n"
         "1 |   F0-B0----F1-B1----      |\n");

@@ -63,3 +63,35 @@ TEST_CASE("a window in which nothing has begun reaches nowhere") {
   CHECK_FALSE(window.reaches(step_at(1)));
   CHECK_FALSE(window.decided(1));
 }
+
+TEST_CASE("the newest version is one that all stages have, of a step that was reported") {
+  CHECK(newest_common({}, 9) == std::nullopt);
+  CHECK(newest_common({{4, 5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {5, 6}, {5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {4, 5}, {4, 6}}, 9) == 4);
+  CHECK(newest_common({{5, 4}, {4, 5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {6}}, 9) == std::nullopt);
+  CHECK(newest_common({{4}, {}}, 9) == std::nullopt);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 5) == 5);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 4) == 4);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 3) == std::nullopt);
+}
+
+TEST_CASE("stages that are lost together start from the newest version of all that leaves no gap") {
+  using versions = std::vector<std::vector<std::uint64_t>>;
+  const auto from = [](const versions& kept, std::uint64_t begun,
+                       const std::vector<std::uint64_t>& unanswered) {
+    return version_for({kept, begun, unanswered});
+  };
+  CHECK(from({{4, 5}}, 7, {}) == 5);
+  CHECK(from({{5, 6}}, 6, {}) == 5);  // the last step is always done again
+  CHECK(from({{5, 6}}, 7, {6}) == 5);
+  CHECK(from({{5, 6}}, 7, {7, 6, 8}) == 5);
+  CHECK(from({{4, 5}, {5, 6}}, 7, {}) == 5);
+  CHECK(from({{4, 5}, {5, 6}}, 7, {5}) == std::nullopt);
+  CHECK(from({{4, 5}, {6}}, 8, {}) == std::nullopt);
+  CHECK(from({{0}}, 1, {}) == 0);
+  CHECK(from({{0}}, 0, {}) == std::nullopt);
+  CHECK(from({{0}}, 3, {0}) == std::nullopt);
+  CHECK(from({}, 3, {}) == std::nullopt);
+}

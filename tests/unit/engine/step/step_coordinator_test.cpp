@@ -244,3 +244,24 @@ TEST_CASE("a stage that does steps again may vote once more on those since the l
   check_refused(core, squares(3, 0, {1}), errc::bad_frame, "contradicts");
   check_refused(core, squares(1, 0, {4}), errc::stale, "after its vote on step 4");
 }
+
+TEST_CASE("no step is decided before a stage that was lost has voted on it again, as before") {
+  step_coordinator_core core({.stages = 3});
+  for (std::uint32_t stage = 0; stage < 3; ++stage)
+    static_cast<void>(core.hear(vote(1, stage)).value());
+  CHECK_FALSE(core.hear(squares(2, 0, {4})).value());
+  CHECK_FALSE(core.hear(vote(2, 1)).value());
+  core.vote_again({0});
+  core.vote_again({0});                  // another one is lost in its place
+  CHECK(core.hear(vote(1, 0)).value());  // decided before: that stands
+  CHECK_FALSE(core.hear(vote(2, 2)).value());
+  CHECK_FALSE(core.hear(vote(2, 1)).value());
+  check_refused(core, squares(2, 0, {5}), errc::bad_frame, "contradicts");
+  CHECK(core.hear(squares(2, 0, {4})).value());
+  core.vote_again({1});  // nothing is undecided
+  CHECK_FALSE(core.hear(vote(3, 0)).value());
+  CHECK_FALSE(core.hear(vote(3, 2)).value());
+  core.vote_again({2});
+  CHECK_FALSE(core.hear(vote(3, 1)).value());
+  CHECK(core.hear(vote(3, 2)).value());
+}
