@@ -18,6 +18,7 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "messages/base/format.hpp"
+#include "messages/base/near_miss.hpp"
 #include "messages/base/printable.hpp"
 
 namespace troupe::apps {
@@ -248,7 +249,7 @@ ordered_json to_json(const opened_file& file) {
 
 std::string to_text(const opened_file& file) {
   const auto& hosts = file.known.hosts;
-  const auto kept = hosts.empty() ? "" : ", kept by " + cluster::hosts_text(hosts);
+  const auto kept = hosts.empty() ? "" : ", kept by " + joined_with_and(hosts);
   const auto size = bytes_text(file.known.sums.bytes);
   if (!file.reader)
     return "\n" + printable(file.name) + ": " + size + kept + ", not on this host\n";
@@ -343,7 +344,7 @@ std::string to_text(const verified& one) {
            "; every byte is as it was written, and every value is finite\n";
   for (const auto& name : one.elsewhere)
     text += one.folder.string() + ": " + printable(name) + " is not on this host, but on " +
-            cluster::hosts_text(one.manifest->files.at(name).hosts) + "\n";
+            joined_with_and(one.manifest->files.at(name).hosts) + "\n";
   return text;
 }
 
@@ -389,10 +390,9 @@ result<engine::tensor_stream> weights_in(const fs::path& folder,
     const auto file = cluster::file_of(folder, manifest, name);
     if (!file)
       return fail(errc::bad_data, folder.string() + ": " + name + " is not on this host, but on " +
-                                      cluster::hosts_text(manifest.files.at(name).hosts) +
-                                      "; copy " + std::string(cluster::slices_folder) + "/" +
-                                      manifest.slices + "/" + name + " from there into " +
-                                      folder.string());
+                                      joined_with_and(manifest.files.at(name).hosts) + "; copy " +
+                                      std::string(cluster::slices_folder) + "/" + manifest.slices +
+                                      "/" + name + " from there into " + folder.string());
     auto opened = tensor_reader::open(*file);
     if (!opened) return tl::unexpected(opened.error());
     files.push_back(std::move(*opened));

@@ -34,11 +34,4 @@ std::vector<std::string> files_elsewhere(const fs::path& checkpoint,
   return names;
 }
 
-std::string hosts_text(const std::vector<std::string>& hosts) {
-  std::string text;
-  for (std::size_t i = 0; i < hosts.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == hosts.size() ? " and " : ", ") + hosts[i];
-  return text;
-}
-
 }  // namespace troupe::cluster

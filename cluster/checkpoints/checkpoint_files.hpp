@@ -28,7 +28,4 @@ inline constexpr const char* slices_folder = "slices";
 [[nodiscard]] std::vector<std::string> files_elsewhere(const std::filesystem::path& checkpoint,
                                                        const checkpoint_manifest& manifest);
 
-/// "alpha and beta": the hosts that keep a file.
-[[nodiscard]] std::string hosts_text(const std::vector<std::string>& hosts);
-
 }  // namespace troupe::cluster

@@ -78,4 +78,11 @@ std::string join(const std::vector<std::string_view>& words) {
   return out;
 }
 
+std::string joined_with_and(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return text;
+}
+
 }  // namespace troupe

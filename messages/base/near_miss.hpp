@@ -20,4 +20,7 @@ namespace troupe {
 /// "a, b, c"
 [[nodiscard]] std::string join(const std::vector<std::string_view>& words);
 
+/// "a", "a and b", "a, b and c"
+[[nodiscard]] std::string joined_with_and(const std::vector<std::string>& words);
+
 }  // namespace troupe

@@ -107,15 +107,6 @@ def decoder(folder: Path, model: list[str]) -> list[str]:
             *model]
 
 
-def node_of(pid: int) -> str:
-    """The name of a stage's process, and of no other."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    return words[words.index(b"--node-name") + 1].decode() if b"--node-name" in words else ""
-
-
 def peaks_of(command: list[str], folder: Path) -> dict[str, int]:
     """The most memory that each process of a run had, in bytes, by its name."""
     peaks: dict[str, int] = {}
@@ -123,7 +114,7 @@ def peaks_of(command: list[str], folder: Path) -> dict[str, int]:
         run = subprocess.Popen(command, stdout=log, stderr=log)
         while run.poll() is None:
             for process in harness.process_tree(run.pid):
-                name = "trainer" if process.pid == run.pid else node_of(process.pid)
+                name = "trainer" if process.pid == run.pid else harness.node_name(process.pid)
                 if name:
                     peaks[name] = max(peaks.get(name, 0), harness.peak_rss_bytes(process.pid))
             time.sleep(0.005)

@@ -97,6 +97,15 @@ def process_tree(root: int) -> list[Process]:
     return [process for process in known.values() if belongs(process)]
 
 
+def node_name(pid: int) -> str:
+    """The name of a node's process in its run; empty: it is none, or has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return words[words.index(b"--node-name") + 1].decode() if b"--node-name" in words else ""
+
+
 def cpu_seconds_over(root: int, interval_s: float) -> float:
     """CPU seconds that the process tree of `root` uses in the next `interval_s` seconds.
 

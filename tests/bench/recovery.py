@@ -60,9 +60,8 @@ def children_of(pid: int) -> dict[str, int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread or a process that has ended meanwhile
             for child in (task / "children").read_text().split():
-                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-                if b"--node-name" in words:
-                    found[words[words.index(b"--node-name") + 1].decode()] = int(child)
+                if name := harness.node_name(int(child)):
+                    found[name] = int(child)
     return found
 
 

@@ -10,6 +10,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/host.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -49,11 +50,9 @@ result<std::string> server_recovery::find_lost(const error& why, std::uint64_t r
 }
 
 std::string server_recovery::lost_places() const {
-  const auto lost = group_.lost({});
-  std::string list;
-  for (std::size_t i = 0; i < lost.size(); ++i)
-    list += (i == 0 ? "" : i + 1 == lost.size() ? " and " : ", ") + names_.at(lost[i]);
-  return list;
+  std::vector<std::string> lost;
+  for (const auto place : group_.lost({})) lost.push_back(names_.at(place));
+  return joined_with_and(lost);
 }
 
 result<void> server_recovery::replace() {

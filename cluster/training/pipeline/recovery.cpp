@@ -48,13 +48,6 @@ void warn_of_shared_hosts(const trainer_config& config) {
   if (!words.empty()) log::warning(words);
 }
 
-std::string to_words(const std::vector<std::string>& names) {
-  std::string words;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    words += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
-  return words;
-}
-
 stage_recovery::stage_recovery(node_group& group, bool may_begin_anew)
     : group_(group),
       ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),

@@ -36,9 +36,6 @@ struct return_sources {
 /// versions of a stage. On one machine that is so by nature, and nothing is said.
 void warn_of_shared_hosts(const trainer_config& config);
 
-/// "stage-0", "stage-0, stage-2 and stage-4"
-[[nodiscard]] std::string to_words(const std::vector<std::string>& names);
-
 /// Lets a run go on when it loses stages: their nodes are replaced. Where a version of each lost
 /// stage is left the others may go on; else all stages go back, as return_core decides. The
 /// versions of a stage are kept on its own node and on another one, on another host where there is

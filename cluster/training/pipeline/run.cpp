@@ -34,6 +34,7 @@
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::cluster {
@@ -186,7 +187,7 @@ result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why
       std::vector<std::string> names;
       for (const auto& each : *lost) names.push_back(parts.orders.at(each.place).name);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      parts.report->print(to_words(names) + (names.size() == 1 ? " is" : " are") +
+      parts.report->print(joined_with_and(names) + (names.size() == 1 ? " is" : " are") +
                           " replayed from step " + std::to_string(*from) +
                           "; the other stages go on, " + format("%.1f s", took.count()) +
                           " after the loss was known");

@@ -15,6 +15,7 @@
 #include "actors/messages/slices.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -116,7 +117,8 @@ result<std::vector<actors::slices_checked>> check_all(actors::requester& ask,
 /// Where a file is whole nowhere: what each host says.
 std::string nowhere(const std::string& name, const checkpoint_manifest::file& file,
                     const slice_disks& disks, const std::vector<actors::slices_checked>& checked) {
-  auto text = name + " was kept by " + hosts_text(file.hosts) + ", and no host of this run has it";
+  auto text =
+      name + " was kept by " + joined_with_and(file.hosts) + ", and no host of this run has it";
   for (std::size_t disk = 0; disk < disks.disks.size(); ++disk)
     if (const auto fault = checked[disk].faults.find(name); fault != checked[disk].faults.end())
       text += "; " + disks.disks[disk].host + ": " + fault->second;
@@ -143,7 +145,7 @@ std::string loss_of(const std::string& host, const found_slices& found,
       own == disks.size() ? "it is not in this run" : checked[own].faults.at(lost.front());
   return host + " no longer has " + files + " of the checkpoint of step " +
          std::to_string(found.what.manifest.step) + " (" + why + "); " +
-         hosts_text({others.begin(), others.end()}) + " has a copy";
+         joined_with_and({others.begin(), others.end()}) + " has a copy";
 }
 
 void tell_losses(const found_slices& found, const std::vector<actors::slices_checked>& checked) {

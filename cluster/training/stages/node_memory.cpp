@@ -24,6 +24,10 @@
 namespace troupe::cluster {
 namespace {
 
+bool are_on_cpu(const std::vector<actors::build_stage>& orders) {
+  return std::ranges::all_of(orders, [](const auto& each) { return each.device == "cpu"; });
+}
+
 /// What a node's stages take together.
 struct node_needs {
   std::vector<std::size_t> stages;  // the host of the first one answers
@@ -190,8 +194,7 @@ result<void> check_here(const application& program, const trainer_config& config
   const auto samples = std::min(config.train.batch_size, run.data->size(engine::split::train));
   const auto parts = static_cast<std::int64_t>(run.microbatches);
   const layers_to_measure what{run.layers, run.blueprint, config, program.info.known, *run.data};
-  const bool on_cpu = std::ranges::all_of(orders, [](const auto& o) { return o.device == "cpu"; });
-  if (on_cpu)
+  if (are_on_cpu(orders))
     if (auto fits = check_measurable(what, (samples + parts - 1) / parts, room); !fits) return fits;
   if (config.pipeline.stages_in != placement::threads) return {};
   return check_threads(program, config, run, orders, room);
@@ -224,8 +227,7 @@ std::vector<engine::stage_memory> needs_to_tell(const application& program,
                                                 const prepared_run& run,
                                                 const std::vector<actors::build_stage>& orders) {
   const bool is_known = run.predicted || !config.cluster.stage_needs.empty();
-  const bool on_cpu = std::ranges::all_of(orders, [](const auto& o) { return o.device == "cpu"; });
-  if (!is_known || on_cpu) return {};
+  if (!is_known || are_on_cpu(orders)) return {};
   auto predicted = predict(program, config, run);
   if (predicted) return std::move(*predicted);
   log::debug("what the stages take of their devices is not predicted: " + predicted.error().text);
