@@ -131,22 +131,44 @@ function(troupe_precompiled_headers name)
   target_precompile_headers(${name} REUSE_FROM test_headers)
 endfunction()
 
+# troupe_source_tests(NAME SOURCES... PROPERTIES ...): a ctest test for each source with test cases, named
+# after it, which runs them all in one process: tests/test_main.cpp gives each case its source's tag.
+function(troupe_source_tests name)
+  cmake_parse_arguments(TEST "" "" "PROPERTIES" ${ARGN})
+  foreach(source ${TEST_UNPARSED_ARGUMENTS})
+    file(STRINGS ${source} cases REGEX "^(TEMPLATE_)?TEST_CASE" LIMIT_COUNT 1)
+    file(STRINGS ${source} skips REGEX "[^A-Z_]SKIP[(]" LIMIT_COUNT 1)
+    if(skips)
+      message(FATAL_ERROR "${name}: ${source} skips cases, which would count as passed: list it behind ALONE")
+    endif()
+    if(cases)
+      get_filename_component(source ${source} NAME_WE)
+      add_test(NAME "${name}: ${source}" COMMAND ${name} "[#${source}]")
+      set_tests_properties("${name}: ${source}" PROPERTIES ${TEST_PROPERTIES})
+    endif()
+  endforeach()
+endfunction()
+
 # troupe_test(NAME SOURCES... LINK LIBRARIES... LABELS LABELS...): one Catch2 program, each case a
-# ctest test. Tests that start processes run one at a time, and first, since they take longest. With
+# ctest test. With TOGETHER the cases of a source are one, in one process: loading LibTorch takes longer
+# than most cases that need it. Sources that follow ALONE keep a process for each case: those which
+# change what a process has once, or start others, and those which skip cases, which would count as
+# passed beside others. Tests that start processes run one at a time, and first, since they take longest. With
 # UNTIMED, those of them that are tagged [untimed] hold nobody to a time: they run last and beside
 # others, so that no core waits for the end of the rest. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
 # labelled `timed` hold clocks to less than a second and run alone.
 function(troupe_test name)
-  cmake_parse_arguments(TEST "UNTIMED;PLAIN" "" "LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "UNTIMED;PLAIN;TOGETHER" "" "ALONE;LINK;LABELS" ${ARGN})
   if(NOT TARGET test_main)
     set(tests ${PROJECT_SOURCE_DIR}/tests)
     add_library(test_main OBJECT ${tests}/assertion_thread.cpp ${tests}/test_main.cpp)
     target_link_libraries(test_main PRIVATE troupe_options Catch2::Catch2)
   endif()
-  add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:test_main>)
+  set(sources ${TEST_UNPARSED_ARGUMENTS} ${TEST_ALONE})
+  add_executable(${name} ${sources} $<TARGET_OBJECTS:test_main>)
   target_link_libraries(${name} PRIVATE ${TEST_LINK} Catch2::Catch2)
-  foreach(source ${TEST_UNPARSED_ARGUMENTS})
+  foreach(source ${sources})
     file(STRINGS ${source} draws REGEX "include (<ATen/ops/rand|\"tests/parity/(small_models|stage_company|nccl_company)[.]hpp)" LIMIT_COUNT 1)
     if(draws)
       troupe_seed_draws(${name})
@@ -171,7 +193,15 @@ function(troupe_test name)
   endif()
   set(discovery TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST)
   set(properties TIMEOUT ${TROUPE_TEST_SECONDS} SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}")
-  if(TEST_UNTIMED)
+  if(TEST_TOGETHER)
+    troupe_source_tests(${name} ${TEST_UNPARSED_ARGUMENTS} PROPERTIES ${properties} ${order})
+    if(TEST_ALONE)
+      list(TRANSFORM TEST_ALONE REPLACE "^.*/|[.]cpp$" "")
+      list(TRANSFORM TEST_ALONE REPLACE "^(.+)$" "[#\\1]")
+      string(JOIN "," alone ${TEST_ALONE})
+      catch_discover_tests(${name} TEST_SPEC "${alone}" ${discovery} PROPERTIES ${properties} ${order})
+    endif()
+  elseif(TEST_UNTIMED)
     catch_discover_tests(${name} TEST_SPEC "[untimed]" ${discovery}
       PROPERTIES ${properties} COST -1)
     catch_discover_tests(${name} TEST_SPEC "~[untimed]" ${discovery}

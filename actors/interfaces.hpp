@@ -75,10 +75,11 @@ using stage_actor = caf::typed_actor<
     // checkpoint are on the disk; steps go on meanwhile. Errors: io_failed naming the file,
     // cancelled where another such order came before the step was over.
     caf::replies_to<struct write_slice>::with<struct slice_written>,
-    // From the trainer, where lost stages are replaced, for each of them, and then once. Errors:
-    // stale where the first step to be done again was forgotten; bad_config where edges are not
-    // logged.
+    // From the trainer, where lost stages are replaced, for each of them; for a lost feeder of this
+    // stage; and then once. Errors: stale where the first step to be done again was forgotten;
+    // bad_config where edges are not logged.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
+    caf::replies_to<struct replace_feeder>::with<struct acknowledged>,
     caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own optimizer and the own work thread.
     caf::reacts_to<struct state_shown>, caf::reacts_to<struct buffers_copied>>;
@@ -88,6 +89,13 @@ using stage_actor = caf::typed_actor<
 using keeper_actor = caf::typed_actor<
     // From a stage, piece after piece. Errors: bad_frame for a piece that is not due.
     caf::replies_to<struct store_version>::with<struct acknowledged>,
+    // The same, where the keeper is sent gradients. Answered at the last piece once the version is
+    // computed and kept. Errors: stale where the version before is not kept; bad_config for an
+    // unknown optimizer or its options; bad_data for a version with another digest, or tensors of
+    // other names.
+    caf::replies_to<struct store_update>::with<struct acknowledged>,
+    // From a stage, once it knows the keeper.
+    caf::replies_to<struct describe_keeper>::with<struct keeper_described>,
     // From the trainer, and from a stage that is to become such a version. Errors: stale where
     // there is none.
     caf::replies_to<struct list_versions>::with<struct versions_kept>,
@@ -161,8 +169,9 @@ using feeder_actor = caf::typed_actor<
 /// Owns the data set and reads its batches for the feeder. Lives with the trainer, or on the node
 /// where the data are.
 using data_actor = caf::typed_actor<
-    // From the pipeline, once, where the actor was spawned without a feeder: it has one of its own
-    // from then on, beside itself. Errors: bad_config for a second time.
+    // From the pipeline, for each replica in turn, where the actor was spawned without feeders: it
+    // has one of its own from then on, beside itself. For the first replica again: the feeders that
+    // it had end. Errors: bad_config for another replica than the next.
     caf::replies_to<struct connect_data>::with<struct data_connected>,
     // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch),
     // bad_config without a feeder.
@@ -174,13 +183,15 @@ using data_actor = caf::typed_actor<
 
 /// A host's, for one request: in a thread of its own, where it may wait.
 using scout_actor =
-    caf::typed_actor<caf::replies_to<struct reach_nodes>::with<struct nodes_reached>>;
+    caf::typed_actor<caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
+                     caf::replies_to<struct listen_there>::with<struct listens_there>>;
 
 /// The first actor of a stage process, published as "host".
 using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
     caf::replies_to<struct build_stage>::with<struct stage_built>,
-    // From the trainer, where this node is to read the data, once. Errors: those of opening them.
+    // From the trainer, where this node is to read the data, from now on or anew. Errors: those of
+    // opening them.
     caf::replies_to<struct open_data>::with<struct data_opened>,
     // From the trainer, of a run that goes on after a loss: one keeper a node, and the stages of
     // before end.
@@ -193,6 +204,10 @@ using host_actor = caf::typed_actor<
     // memory it has left.
     caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
     caf::replies_to<struct ask_memory>::with<struct memory_told>,
+    // From a trainer whose stages others have started, before there are stages: where this node
+    // could listen, and where it is to. Errors: address_unavailable.
+    caf::replies_to<struct ask_interfaces>::with<struct interfaces_told>,
+    caf::replies_to<struct listen_there>::with<struct listens_there>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

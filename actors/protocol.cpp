@@ -5,6 +5,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
+#include "actors/messages/mirror.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/host.hpp"
@@ -24,7 +25,7 @@ namespace {
 using protocol =
     join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
                step_end_messages, pipeline_messages, transfer_messages, recovery_messages,
-               slice_messages, server_worker_messages, server_coordinator_messages,
+               mirror_messages, slice_messages, server_worker_messages, server_coordinator_messages,
                server_share_messages, server_host_messages>;
 
 using actors =

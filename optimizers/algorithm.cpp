@@ -367,7 +367,8 @@ optimizer make_optimizer(algorithm from, simd level) {
                 run_step(*shared, level, made.params, gradients, made.kept, chosen, number, true);
             if (!done) return tl::unexpected(done.error());
             return made;
-          }};
+          },
+          .same_on_every_cpu = shared->same_on_every_cpu};
 }
 
 }  // namespace troupe::optimizers

@@ -91,13 +91,15 @@ struct algorithm {
   std::vector<scalar_slot> scalars;                   ///< At most max_scalars.
   std::function<result<void>(const options&)> check;  ///< Beyond the rules; may be empty.
   std::function<std::unique_ptr<update>(const options&)> bind;
+  bool same_on_every_cpu = false;  ///< See optimizer.
 };
 
 /// Each step takes one pass over memory in the calling thread, whatever the number of tensors, and
 /// holds no lock. f32 and f64 tensors on the CPU without gaps are updated in place; a gradient or
 /// slot in another layout than its parameter's is first converted to it, and a sparse gradient is
 /// made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64 for f64)
-/// and rounded back, including their state. The bits are the same on every CPU and at every level.
+/// and rounded back, including their state. The bits are the same on every CPU and at every level,
+/// unless the algorithm uses ATen's operators (see update::wants_operators).
 /// On another device ATen's foreach operators do the same, in the same order, on many parameters at
 /// once, or on CUDA one kernel of ATen's that rounds otherwise (SGD that minimizes, Adagrad, Adam
 /// and AdamW, of f32); an algorithm that is written for floats only (see `elementwise`) is computed

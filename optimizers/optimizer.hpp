@@ -81,6 +81,10 @@ struct optimizer {
                                 const std::vector<std::optional<at::Tensor>>& gradients,
                                 const state& state, const options& options, std::uint64_t step)>
       next = {};
+
+  /// Whether parameters of f32 and f64 on the CPU that lie without gaps get the same bits from
+  /// every CPU, if their gradients are dense: another host may then repeat an update.
+  bool same_on_every_cpu = false;
 };
 
 /// `entry.next`, or, if there is none, `entry.step` on copies.

@@ -4,8 +4,10 @@
 
 namespace troupe::actors {
 
-/// How long a run waits for an answer before whoever owes it counts as hung. Deaths are noticed
-/// within seconds without these (see liveness): they are for what lives and never answers.
+/// How long a run, or who starts or examines one, waits for an answer before whoever owes it counts
+/// as hung. Deaths are noticed within seconds without these (see liveness): they are for what lives
+/// and never answers. How soon silence counts as death is in liveness_settings, what a link waits
+/// for in link_options, and what NCCL is waited for in engine::nccl::patience.
 struct deadlines {
   std::chrono::seconds connect{5};  ///< A connection to another node.
   std::chrono::seconds greet{10};   ///< The trainer's answer to a node that joins.
@@ -41,6 +43,24 @@ struct deadlines {
   std::chrono::seconds last_word{1};  ///< The system's word on a process that was lost.
   std::chrono::seconds end{10};       ///< Processes that were told to end.
   std::chrono::seconds terminate{2};  ///< From SIGTERM to SIGKILL.
+  /// Once more for a process that was killed and has not ended, as one that a disk holds up.
+  std::chrono::minutes held_up{1};
+
+  // Of hosts with an agent or without.
+  /// A host's list of what it lacks of a program: it hashes what it has before it answers.
+  std::chrono::minutes list_files{2};
+  std::chrono::hours upload{24};  ///< Of one file; ssh itself notices a network that is gone.
+  std::chrono::seconds agent_processes{1};    ///< An agent's processes, before they are killed.
+  std::chrono::milliseconds agent_end{1500};  ///< An agent that was told to end.
+
+  // Of `troupe doctor`, whose hosts and edges may be broken.
+  std::chrono::seconds examine{30};          ///< A host's facts, or the probe of an edge.
+  std::chrono::seconds listen{10};           ///< The address of an examiner that listens.
+  std::chrono::seconds examiner_end{5};      ///< An examiner that was killed.
+  std::chrono::seconds probe_connect{2};     ///< A lost packet is sent again after 1 s.
+  std::chrono::seconds probe_answer{2};      ///< Over a link.
+  std::chrono::seconds probe_socket{5};      ///< The next bytes over a plain socket.
+  std::chrono::milliseconds edge_word{300};  ///< The first word over an edge that works.
 };
 
 inline constexpr deadlines usual_deadlines;

@@ -77,7 +77,41 @@ struct memory_told {
   }
 };
 
+/// The interfaces of the node's host, by which other nodes might reach it.
+struct ask_interfaces {
+  static constexpr auto declared = travels("ask_interfaces");
+
+  static void fields(auto&, auto&) {}
+};
+
+struct interfaces_told {
+  static constexpr auto declared = travels("interfaces_told");
+
+  std::vector<std::string> addresses;  // with prefixes: "10.0.0.2/24"
+  bool may_move = false;               // nobody has said where the node is to listen
+
+  static void fields(auto& self, auto& f) { f(self.addresses, self.may_move); }
+};
+
+/// Has a node that may move listen elsewhere.
+struct listen_there {
+  static constexpr auto declared = travels("listen_there");
+
+  std::string wanted;  // an address of its host, or a network: "10.0.0.0/8"
+
+  static void fields(auto& self, auto& f) { f(self.wanted); }
+};
+
+struct listens_there {
+  static constexpr auto declared = travels("listens_there");
+
+  std::string address;  // a meeting_place
+
+  static void fields(auto& self, auto& f) { f(self.address); }
+};
+
 using common_messages =
-    message_list<acknowledged, shut_down, reach_nodes, nodes_reached, ask_memory, memory_told>;
+    message_list<acknowledged, shut_down, reach_nodes, nodes_reached, ask_memory, memory_told,
+                 ask_interfaces, interfaces_told, listen_there, listens_there>;
 
 }  // namespace troupe::actors

@@ -36,7 +36,8 @@ struct feed_batch {
   }
 };
 
-/// Has a node open a data set that it sees: engine::dataset_options.
+/// Has a node open a data set that it sees: engine::dataset_options. What it had opened before
+/// ends.
 struct open_data {
   static constexpr auto declared = travels("open_data");
 
@@ -61,7 +62,7 @@ struct data_opened {
 };
 
 /// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for
-/// each replica, from 0.
+/// each replica, from 0, with which all begins anew.
 struct connect_data {
   static constexpr auto declared = travels("connect_data");
 
@@ -70,9 +71,10 @@ struct connect_data {
   std::uint32_t credits = 1;
   std::uint32_t replica = 0;
   std::uint32_t grouped = 0;  // see `feed`
+  bool logs = false;          // see `spawn_feeder`
 
   static void fields(auto& self, auto& f) {
-    f(self.first, self.last, self.last_chunk, self.credits, self.replica, self.grouped);
+    f(self.first, self.last, self.last_chunk, self.credits, self.replica, self.grouped, self.logs);
   }
 };
 

@@ -118,6 +118,22 @@ struct replace_neighbour {
   }
 };
 
+/// Whoever read the batches is lost, with its feeder, and another feeder takes its place: it sends
+/// the inputs and the labels of all steps from one on once more, except evaluation steps that all
+/// stages have done. To a stage of the model's first or last slice, which is sent nothing by it
+/// before that has answered.
+struct replace_feeder {
+  static constexpr auto declared = travels("replace_feeder");
+
+  caf::strong_actor_ptr by;           // a feeder_actor
+  engine::step_key from = {};         // the first step that is fed again
+  engine::step_key done_before = {};  // all stages have answered the steps before this one
+
+  static void fields(auto& self, auto& f) {
+    f(self.by, self.from.epoch, self.from.step, self.done_before.epoch, self.done_before.step);
+  }
+};
+
 /// All stages and feeders know the new stage: what it needs may be sent to it.
 struct resume_edges {
   static constexpr auto declared = travels("resume_edges");
@@ -125,13 +141,22 @@ struct resume_edges {
   static void fields(auto&, auto&) {}
 };
 
-/// Steps before `first` are not done again, nor are these. From the pipeline to its feeders; never
-/// between nodes.
+/// Steps before `first` are not done again, nor are these. From the pipeline to its feeders.
 struct forget_fed {
-  static constexpr auto declared = stays_here;
+  static constexpr auto declared = travels("forget_fed");
+
+  struct evaluation_step {
+    engine::step_key key;
+
+    static void fields(auto& self, auto& f) { f(self.key.epoch, self.key.step); }
+  };
 
   engine::step_key first = {};
-  std::vector<engine::step_key> evaluations = {};
+  std::vector<evaluation_step> evaluations = {};
+
+  static void fields(auto& self, auto& f) {
+    f(self.first.epoch, self.first.step, self.evaluations);
+  }
 };
 
 /// Shows a stage's parameters and their optimizer's state, under the names of
@@ -142,6 +167,7 @@ struct copy_state {
 
   std::uint64_t step = 0;
   bool for_keepers = true;  // in other processes of this machine, which borrow the copies
+  bool digested = false;    // the digest of the copies is wanted too
 };
 
 /// What an optimizer has, before it copies any of it, for whoever writes it. Never between nodes.
@@ -156,7 +182,9 @@ struct state_shown {
 struct state_copied {
   static constexpr auto declared = stays_here;
 
-  std::vector<engine::named_tensor> tensors;
+  std::vector<engine::named_tensor> tensors = {};
+  std::uint64_t digest = 0;   // of them, if it was wanted (see digest_of)
+  std::uint64_t updates = 0;  // that the optimizer has made
 };
 
 /// Copies of a stage's buffers after a step: from its work thread to its actor, never between
@@ -171,7 +199,7 @@ struct buffers_copied {
 using recovery_messages =
     message_list<open_keeper, keeper_opened, drop_stages, store_version, list_versions,
                  versions_kept, fetch_version, version_piece, take_version, adopt_version,
-                 replace_neighbour, resume_edges, forget_fed, copy_state, state_shown, state_copied,
-                 buffers_copied>;
+                 replace_neighbour, replace_feeder, resume_edges, forget_fed, copy_state,
+                 state_shown, state_copied, buffers_copied>;
 
 }  // namespace troupe::actors

@@ -14,8 +14,8 @@
 #include "engine/device/device_streams.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
+#include "engine/stage/microbatch_loss.hpp"
 #include "engine/stage/running_statistics.hpp"
-#include "engine/stage/stage_module.hpp"
 #include "engine/step/step_key.hpp"
 #include "engine/step/step_vote.hpp"
 #include "messages/base/error.hpp"
@@ -123,8 +123,8 @@ struct output_ready {
   engine::ready_event made = {};
 };
 
-/// What a step's forwards have left on a device, once the host has it: from a stage's work thread
-/// to its actor, never between nodes, when all actions of the step are done.
+/// What an evaluation's forwards have left on a device, once the host has it: from a stage's work
+/// thread to its actor, never between nodes, when all actions of the step are done.
 struct losses_known {
   static constexpr auto declared = stays_here;
 
@@ -154,6 +154,8 @@ struct gradients_ready {
   std::vector<engine::step_statistics> statistics = {};  // by chunk, of own micro-batches
   bool complete = false;
   engine::gradient_report report = {};  // of complete ones
+  // With complete ones, from the last stage on a device: what the step's forwards have left there.
+  std::vector<engine::microbatch_loss> losses = {};
   double busy_s = 0;
   std::optional<std::string> failure = {};
 };

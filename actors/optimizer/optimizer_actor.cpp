@@ -24,6 +24,7 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/recovery/repeated_update.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
@@ -191,13 +192,16 @@ caf::result<state_copied> on_copy(optimizer_pointer self, const copy_state& how)
   const auto on_device = state.streams->computing();
   const lendable_tensors lendable(how.for_keepers ? state.memory : nullptr);
   state_shown shown{.step = how.step};
-  state_copied copied;
+  state_copied copied{.updates = state.version.value};
   const auto parts = parts_of_version(state);
-  for (const auto& [name, tensor] : parts) {
+  std::vector<at::Tensor> here;
+  for (const auto& each : parts) here.push_back(each.tensor);
+  here = engine::to_host(here);  // all of them by one wait
+  for (std::size_t i = 0; i < parts.size(); ++i) {
     using enum engine::snapshot::elements;
-    copied.tensors.push_back({name, engine::to_host(tensor)});
+    copied.tensors.push_back({parts[i].name, here[i]});
     shown.tensors.push_back(std::make_shared<engine::snapshot>(
-        copied.tensors.back(), tensor.is_cpu() ? may_change : stay));
+        copied.tensors.back(), parts[i].tensor.is_cpu() ? may_change : stay));
   }
   state.shown.add(shown.tensors);
   caf::anon_send(caf::actor_cast<stage_actor>(self->current_sender()), shown);
@@ -208,6 +212,7 @@ caf::result<state_copied> on_copy(optimizer_pointer self, const copy_state& how)
     copy = optimizers::copy_past_caches(parts[i].tensor);
     shown.tensors[i]->make_own([&](const at::Tensor&) { return copy; });
   }
+  if (how.digested) copied.digest = digest_of(copied.tensors);
   return copied;
 }
 

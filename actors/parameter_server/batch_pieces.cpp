@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "actors/messages/parameter_server/tensors.hpp"
-#include "actors/parameter_server/parameter_store.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/parameter_server/batch.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -22,12 +22,12 @@ std::uint64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::uint64_t>(tensor.nbytes()) : 0;
 }
 
-std::uint64_t tensors_of(const tensor_batch::entry& entry) {
+std::uint64_t tensors_of(const engine::tensor_batch::entry& entry) {
   return entry.rows.defined() ? 2 : 1;
 }
 
 /// Elements of a dense entry, rows of one by rows.
-std::uint64_t units_of(const tensor_batch::entry& entry) {
+std::uint64_t units_of(const engine::tensor_batch::entry& entry) {
   return static_cast<std::uint64_t>(entry.rows.defined() ? entry.rows.numel()
                                                          : entry.values.numel());
 }
@@ -37,13 +37,13 @@ std::string text_of(const engine::push_id& push) {
          std::to_string(push.worker.value);
 }
 
-bool is_empty(const tensor_batch& piece) {
+bool is_empty(const engine::tensor_batch& piece) {
   return piece.packed.empty() && piece.entries.empty() && piece.runs.empty();
 }
 
 }  // namespace
 
-bool fits(const tensor_batch& batch, const piece_limits& most) {
+bool fits(const engine::tensor_batch& batch, const piece_limits& most) {
   std::uint64_t bytes = bytes_of(batch.values);
   std::uint64_t tensors = batch.packed.empty() ? 0 : 1;
   for (const auto& each : batch.entries) {
@@ -53,7 +53,8 @@ bool fits(const tensor_batch& batch, const piece_limits& most) {
   return bytes <= most.bytes && tensors <= most.tensors && batch.packed.size() <= most_packed;
 }
 
-batch_cutter::batch_cutter(tensor_batch whole, const std::vector<parameter_entry>& directory,
+batch_cutter::batch_cutter(engine::tensor_batch whole,
+                           const std::vector<engine::parameter_entry>& directory,
                            const piece_limits& most)
     : whole_(std::move(whole)), most_(most) {
   for (const auto index : whole_.packed)
@@ -64,9 +65,9 @@ bool batch_cutter::done() const {
   return packed_ == whole_.packed.size() && entry_ == whole_.entries.size();
 }
 
-tensor_batch batch_cutter::next() {
+engine::tensor_batch batch_cutter::next() {
   const at::NoGradGuard no_grad;
-  tensor_batch piece;
+  engine::tensor_batch piece;
   room left{most_.bytes, most_.tensors};
   if (packed_ < whole_.packed.size()) take_packed(piece, left);
   while (packed_ == whole_.packed.size() && entry_ < whole_.entries.size()) {
@@ -75,7 +76,7 @@ tensor_batch batch_cutter::next() {
   return piece;
 }
 
-void batch_cutter::take_packed(tensor_batch& piece, room& left) {
+void batch_cutter::take_packed(engine::tensor_batch& piece, room& left) {
   const auto item = static_cast<std::uint64_t>(whole_.values.element_size());
   std::int64_t elements = 0;
   while (packed_ < whole_.packed.size() && piece.packed.size() < most_packed) {
@@ -91,7 +92,7 @@ void batch_cutter::take_packed(tensor_batch& piece, room& left) {
   left.tensors -= std::min<std::uint64_t>(left.tensors, 1);
 }
 
-bool batch_cutter::take_entry(tensor_batch& piece, room& left) {
+bool batch_cutter::take_entry(engine::tensor_batch& piece, room& left) {
   const auto& from = whole_.entries[entry_];
   const auto bytes = bytes_of(from.rows) + bytes_of(from.values);
   const bool must = is_empty(piece);
@@ -105,7 +106,8 @@ bool batch_cutter::take_entry(tensor_batch& piece, room& left) {
   return true;
 }
 
-bool batch_cutter::take_run(const tensor_batch::entry& from, tensor_batch& piece, room& left) {
+bool batch_cutter::take_run(const engine::tensor_batch::entry& from, engine::tensor_batch& piece,
+                            room& left) {
   const auto all = units_of(from);
   const auto unit = std::max<std::uint64_t>(1, (bytes_of(from.rows) + bytes_of(from.values)) / all);
   auto count = std::min(left.bytes / unit, all - first_);
@@ -113,7 +115,7 @@ bool batch_cutter::take_run(const tensor_batch::entry& from, tensor_batch& piece
   count = std::max<std::uint64_t>(count, 1);
   const auto begin = static_cast<std::int64_t>(first_);
   const auto length = static_cast<std::int64_t>(count);
-  tensor_batch::run run{from.parameter, first_, all, {}, {}};
+  engine::tensor_batch::run run{from.parameter, first_, all, {}, {}};
   if (from.rows.defined()) {
     run.rows = from.rows.narrow(0, begin, length);
     run.values = from.values.narrow(0, begin, length);
@@ -130,7 +132,7 @@ bool batch_cutter::take_run(const tensor_batch::entry& from, tensor_batch& piece
   return true;
 }
 
-batch_assembly::batch_assembly(std::vector<parameter_entry> directory)
+batch_assembly::batch_assembly(std::vector<engine::parameter_entry> directory)
     : directory_(std::move(directory)), given_(directory_.size()) {}
 
 result<void> batch_assembly::once(std::uint32_t parameter) {
@@ -143,9 +145,9 @@ result<void> batch_assembly::once(std::uint32_t parameter) {
   return {};
 }
 
-result<void> batch_assembly::add(const tensor_batch& piece) try {
+result<void> batch_assembly::add(const engine::tensor_batch& piece) try {
   const at::NoGradGuard no_grad;
-  auto entries = unpack(piece, directory_);
+  auto entries = engine::unpack(piece, directory_);
   if (!entries) return tl::unexpected(entries.error());
   if (open_ && (piece.runs.empty() || piece.runs.front().parameter != open_->parameter))
     return fail(errc::bad_frame, "'" + directory_[open_->parameter].name + "' ended after " +
@@ -172,7 +174,7 @@ result<void> batch_assembly::add(const tensor_batch& piece) try {
   return fail(errc::handler_failed, "a piece cannot be kept: " + engine::reason_of(problem));
 }
 
-result<void> batch_assembly::open(const tensor_batch::run& run) {
+result<void> batch_assembly::open(const engine::tensor_batch::run& run) {
   if (auto first = once(run.parameter); !first) return first;
   const auto& entry = directory_[run.parameter];
   const auto refuse = [&](const std::string& why) {
@@ -188,13 +190,13 @@ result<void> batch_assembly::open(const tensor_batch::run& run) {
     return refuse("is one of " + std::to_string(run.count) + ", and the parameter has " +
                   std::to_string(all));
   if (by_rows) shape.front() = static_cast<std::int64_t>(run.count);
-  open_ = tensor_batch::run{run.parameter, 0, run.count, {}, {}};
+  open_ = engine::tensor_batch::run{run.parameter, 0, run.count, {}, {}};
   open_->values = at::empty(shape, run.values.scalar_type());
   if (by_rows) open_->rows = at::empty({static_cast<std::int64_t>(run.count)}, at::kLong);
   return {};
 }
 
-result<void> batch_assembly::add_run(const tensor_batch::run& run) {
+result<void> batch_assembly::add_run(const engine::tensor_batch::run& run) {
   const auto name = run.parameter < directory_.size() ? directory_[run.parameter].name : "?";
   const auto refuse = [&](errc code, const std::string& why) {
     return fail(code, "a run of '" + name + "' " + why);
@@ -231,7 +233,7 @@ result<void> batch_assembly::add_run(const tensor_batch::run& run) {
   return {};
 }
 
-result<tensor_batch> batch_assembly::take() {
+result<engine::tensor_batch> batch_assembly::take() {
   if (open_)
     return fail(errc::bad_frame, "'" + directory_[open_->parameter].name + "' ended after " +
                                      std::to_string(open_->first) + " of " +
@@ -239,8 +241,8 @@ result<tensor_batch> batch_assembly::take() {
   return std::exchange(whole_, {});
 }
 
-std::optional<whole_part> incoming_parts::add(const push_gradients& piece,
-                                              const std::vector<parameter_entry>& directory) {
+std::optional<whole_part> incoming_parts::add(
+    const push_gradients& piece, const std::vector<engine::parameter_entry>& directory) {
   const auto& push = piece.what.push;
   if (piece.piece == 0 || !open_.contains(push.worker))
     open_.insert_or_assign(push.worker, open_part{push.sequence, 0, batch_assembly(directory)});
@@ -262,8 +264,8 @@ std::optional<whole_part> incoming_parts::add(const push_gradients& piece,
 }
 
 pulled unfetched_values::begin(engine::worker_id worker, param_version version,
-                               const tensor_batch& values, const batch_limits& most,
-                               const std::vector<parameter_entry>& directory) {
+                               const engine::tensor_batch& values, const batch_limits& most,
+                               const std::vector<engine::parameter_entry>& directory) {
   kept_.erase(worker);
   if (fits(values, most.frame)) return {version, values};
   rest all{version, 1, batch_cutter(values, directory, most.piece)};

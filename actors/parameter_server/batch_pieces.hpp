@@ -13,18 +13,18 @@
 namespace troupe::actors {
 
 /// Whether a batch is within the limits, so that it need not be cut.
-[[nodiscard]] bool fits(const tensor_batch& batch, const piece_limits& most);
+[[nodiscard]] bool fits(const engine::tensor_batch& batch, const piece_limits& most);
 
 /// Cuts a batch into pieces, which share its tensors: at least one packed parameter, element or row
 /// each, and no more than the limits otherwise. A batch of nothing is one piece.
 class batch_cutter {
  public:
   /// `directory`: of the shard that the batch is for or of.
-  batch_cutter(tensor_batch whole, const std::vector<parameter_entry>& directory,
+  batch_cutter(engine::tensor_batch whole, const std::vector<engine::parameter_entry>& directory,
                const piece_limits& most);
 
   [[nodiscard]] bool done() const;
-  [[nodiscard]] tensor_batch next();
+  [[nodiscard]] engine::tensor_batch next();
 
  private:
   struct room {
@@ -32,11 +32,12 @@ class batch_cutter {
     std::uint64_t tensors;
   };
 
-  void take_packed(tensor_batch& piece, room& left);
-  [[nodiscard]] bool take_entry(tensor_batch& piece, room& left);
-  [[nodiscard]] bool take_run(const tensor_batch::entry& from, tensor_batch& piece, room& left);
+  void take_packed(engine::tensor_batch& piece, room& left);
+  [[nodiscard]] bool take_entry(engine::tensor_batch& piece, room& left);
+  [[nodiscard]] bool take_run(const engine::tensor_batch::entry& from, engine::tensor_batch& piece,
+                              room& left);
 
-  tensor_batch whole_;
+  engine::tensor_batch whole_;
   std::vector<std::int64_t> packed_sizes_;  // elements of each packed parameter
   piece_limits most_;
   std::size_t packed_ = 0;    // packed parameters taken
@@ -50,27 +51,28 @@ class batch_cutter {
 /// runs, and is still to be checked as any batch.
 class batch_assembly {
  public:
-  explicit batch_assembly(std::vector<parameter_entry> directory);
+  explicit batch_assembly(std::vector<engine::parameter_entry> directory);
 
   /// Errors: bad_data naming a parameter that comes twice or whose runs do not fit; bad_frame for a
   /// run that is missing, repeated or out of order.
-  [[nodiscard]] result<void> add(const tensor_batch& piece);
+  [[nodiscard]] result<void> add(const engine::tensor_batch& piece);
   /// Errors: bad_frame for a parameter that is incomplete.
-  [[nodiscard]] result<tensor_batch> take();
+  [[nodiscard]] result<engine::tensor_batch> take();
 
  private:
-  [[nodiscard]] result<void> add_run(const tensor_batch::run& run);
-  [[nodiscard]] result<void> open(const tensor_batch::run& run);
+  [[nodiscard]] result<void> add_run(const engine::tensor_batch::run& run);
+  [[nodiscard]] result<void> open(const engine::tensor_batch::run& run);
   [[nodiscard]] result<void> once(std::uint32_t parameter);
 
-  std::vector<parameter_entry> directory_;
+  std::vector<engine::parameter_entry> directory_;
   std::vector<bool> given_;  // by parameter
-  tensor_batch whole_;
-  std::optional<tensor_batch::run> open_;  // its tensors are the whole's; `first`: filled so far
+  engine::tensor_batch whole_;
+  /// Its tensors are the whole's; `first`: filled so far.
+  std::optional<engine::tensor_batch::run> open_;
 };
 
 /// A shard's part of a push, whole or refused.
-using whole_part = result<tensor_batch>;
+using whole_part = result<engine::tensor_batch>;
 
 /// Parts that come in pieces: one under way for each worker.
 class incoming_parts {
@@ -78,8 +80,8 @@ class incoming_parts {
   /// Nothing before the last piece. What is wrong with one is told at the last, so that every shard
   /// hears of the push. Errors: those of batch_assembly; bad_frame for a piece that is missing,
   /// repeated or out of order.
-  [[nodiscard]] std::optional<whole_part> add(const push_gradients& piece,
-                                              const std::vector<parameter_entry>& directory);
+  [[nodiscard]] std::optional<whole_part> add(
+      const push_gradients& piece, const std::vector<engine::parameter_entry>& directory);
   void forget(engine::worker_id worker) { open_.erase(worker); }
 
  private:
@@ -96,8 +98,8 @@ class unfetched_values {
  public:
   /// The first piece of what a worker asked for, and what it will ask for next.
   [[nodiscard]] pulled begin(engine::worker_id worker, param_version version,
-                             const tensor_batch& values, const batch_limits& most,
-                             const std::vector<parameter_entry>& directory);
+                             const engine::tensor_batch& values, const batch_limits& most,
+                             const std::vector<engine::parameter_entry>& directory);
   /// Errors: bad_frame for a piece that is not due.
   [[nodiscard]] result<pulled> next(engine::worker_id worker, std::uint32_t piece);
   void forget(engine::worker_id worker) { kept_.erase(worker); }

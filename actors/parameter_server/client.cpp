@@ -17,9 +17,9 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
-#include "actors/parameter_server/parameter_store.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/parameter_server/batch.hpp"
 
 namespace troupe::actors {
 
@@ -27,7 +27,7 @@ namespace troupe::actors {
 struct parameter_client::shared {
   /// Puts a shard's values to those of the others; `all` has the oldest version.
   void add_values(fresh_values& all, std::size_t shard, param_version version,
-                  const tensor_batch& batch) const;
+                  const engine::tensor_batch& batch) const;
   /// The values of all shards, one answer each, which the client has from now on.
   template <class Answer>
   fresh_values merge(const std::vector<Answer>& answers);
@@ -48,7 +48,7 @@ param_version oldest(const std::vector<std::optional<param_version>>& versions) 
 }
 
 /// Which rows of the whole parameter these are; undefined: all of them.
-at::Tensor whole_rows(const parameter_entry& part, bool is_cut, const at::Tensor& rows) {
+at::Tensor whole_rows(const engine::parameter_entry& part, bool is_cut, const at::Tensor& rows) {
   if (!is_cut) return rows;
   if (rows.defined()) return rows.add(part.first_row);
   return at::arange(part.first_row, part.first_row + part.shape.front(), at::kLong);
@@ -152,7 +152,7 @@ template <class Answer>
 class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
  public:
   rest_fetcher(requester& ask, shard_actor from, pull_parameters order, Answer first,
-               const std::vector<parameter_entry>& directory)
+               const std::vector<engine::parameter_entry>& directory)
       : ask_(ask),
         from_(std::move(from)),
         order_(std::move(order)),
@@ -165,7 +165,7 @@ class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
   }
 
  private:
-  void take(const tensor_batch& piece, bool more) {
+  void take(const engine::tensor_batch& piece, bool more) {
     if (auto added = pieces_.add(piece); !added) return void(outcome_->set_error(added.error()));
     if (more) return ask_next();
     auto values = pieces_.take();
@@ -213,10 +213,11 @@ tl::unexpected<error> unknown(const std::string& name, const char* what) {
 }  // namespace
 
 void parameter_client::shared::add_values(fresh_values& all, std::size_t shard,
-                                          param_version version, const tensor_batch& batch) const {
+                                          param_version version,
+                                          const engine::tensor_batch& batch) const {
   const auto& [actor, directory, is_cut] = shards[shard];
   all.version = std::min(all.version, version);
-  const auto entries = unpack(batch, directory);
+  const auto entries = engine::unpack(batch, directory);
   if (!entries) throw std::runtime_error(entries.error().text);
   for (const auto& [parameter, rows, values] : *entries) {
     const auto& part = directory[parameter];
@@ -303,11 +304,11 @@ param_version parameter_client::version() const {
   return oldest(shared_->have);
 }
 
-result<std::vector<tensor_batch>> parameter_client::split(
+result<std::vector<engine::tensor_batch>> parameter_client::split(
     const std::vector<engine::named_tensor>& gradients) const {
   const lendable_tensors lendable(options_.memory);
   const auto type = options_.bf16_gradients ? at::kBFloat16 : at::kFloat;
-  std::vector<batch_builder> parts(shared_->shards.size(), batch_builder(type));
+  std::vector<engine::batch_builder> parts(shared_->shards.size(), engine::batch_builder(type));
   for (const auto& [name, gradient] : gradients) {
     if (!gradient.defined()) continue;
     const auto place = places_.find(name);
@@ -329,13 +330,13 @@ result<std::vector<tensor_batch>> parameter_client::split(
     add_gradient(parts, place->second, rows.indices().select(0, 0).contiguous(),
                  on_the_wire(rows.values(), options_.bf16_gradients));
   }
-  std::vector<tensor_batch> batches;
+  std::vector<engine::tensor_batch> batches;
   for (auto& part : parts) batches.push_back(part.take());
   return batches;
 }
 
 // `rows` are sorted, each there once; undefined: all.
-void parameter_client::add_gradient(std::vector<batch_builder>& parts,
+void parameter_client::add_gradient(std::vector<engine::batch_builder>& parts,
                                     const std::vector<piece>& pieces, const at::Tensor& rows,
                                     const at::Tensor& values) {
   if (pieces.size() == 1) return parts[pieces[0].shard].add(pieces[0].index, rows, values);
@@ -451,7 +452,7 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
 }
 
 result<void> take_values(const std::vector<engine::named_tensor>& parameters,
-                         const std::map<std::string, parameter_entry>& directory,
+                         const std::map<std::string, engine::parameter_entry>& directory,
                          const fresh_values& from) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> by_name;

@@ -20,8 +20,6 @@
 
 namespace troupe::actors {
 
-class batch_builder;
-
 /// How a worker takes part.
 struct client_options {
   std::uint32_t rank = 0;       ///< Its place in the order of adding up; unique among members.
@@ -68,7 +66,7 @@ class parameter_client {
   ~parameter_client();
 
   /// Parameters of all shards, by name.
-  [[nodiscard]] const std::map<std::string, parameter_entry>& parameters() const noexcept {
+  [[nodiscard]] const std::map<std::string, engine::parameter_entry>& parameters() const noexcept {
     return parameters_;
   }
 
@@ -104,7 +102,7 @@ class parameter_client {
   struct shared;  // with continuations
   struct shard_handle {
     shard_actor actor;
-    std::vector<parameter_entry> parameters;
+    std::vector<engine::parameter_entry> parameters;
     std::vector<bool> is_cut = {};  // by parameter: other shards have the rest of its rows
   };
 
@@ -119,10 +117,11 @@ class parameter_client {
   parameter_client(caf::actor_system& system, requester& ask, coordinator_actor coordinator,
                    client_options options);
   [[nodiscard]] result<void> enter(const joined& in);
-  [[nodiscard]] result<std::vector<tensor_batch>> split(
+  [[nodiscard]] result<std::vector<engine::tensor_batch>> split(
       const std::vector<engine::named_tensor>& gradients) const;
-  static void add_gradient(std::vector<batch_builder>& parts, const std::vector<piece>& pieces,
-                           const at::Tensor& rows, const at::Tensor& values);
+  static void add_gradient(std::vector<engine::batch_builder>& parts,
+                           const std::vector<piece>& pieces, const at::Tensor& rows,
+                           const at::Tensor& values);
   /// Asks a shard and completes its answer with the pieces that it has left.
   template <class Answer, class Request>
   [[nodiscard]] future<Answer> ask(std::size_t shard, Request request);
@@ -136,7 +135,7 @@ class parameter_client {
   const client_options options_;
   engine::worker_id id_;
   std::uint64_t sequence_ = 0;
-  std::map<std::string, parameter_entry> parameters_;
+  std::map<std::string, engine::parameter_entry> parameters_;
   std::map<std::string, std::vector<piece>> places_;
   std::shared_ptr<shared> shared_;
   caf::actor presence_;
@@ -145,8 +144,8 @@ class parameter_client {
 /// Gives a model's parameters the values that a pull brought. A whole parameter is not copied but
 /// becomes the model's, unless rows of it may follow (`by_rows` in the directory). Errors: bad_data
 /// for a name or shape that the model does not have.
-[[nodiscard]] result<void> take_values(const std::vector<engine::named_tensor>& parameters,
-                                       const std::map<std::string, parameter_entry>& directory,
-                                       const fresh_values& from);
+[[nodiscard]] result<void> take_values(
+    const std::vector<engine::named_tensor>& parameters,
+    const std::map<std::string, engine::parameter_entry>& directory, const fresh_values& from);
 
 }  // namespace troupe::actors

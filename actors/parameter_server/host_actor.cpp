@@ -17,6 +17,8 @@
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "actors/wire/lendable.hpp"
+#include "engine/parameter_server/parts.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace troupe::actors {
@@ -133,7 +135,7 @@ server_host_actor::behavior_type server_host_behavior(
   };
 }
 
-result<rate_of_update> rate_of(const rate_plan& plan, double full) {
+result<engine::rate_of_update> rate_of(const rate_plan& plan, double full) {
   if (plan.schedule.curve > optimizers::rate_curve::polynomial || plan.schedule.step_every == 0)
     return fail(errc::bad_config, "a shard order names no schedule of the learning rate");
   return [plan, full](std::uint64_t update) {
@@ -141,19 +143,19 @@ result<rate_of_update> rate_of(const rate_plan& plan, double full) {
   };
 }
 
-result<std::vector<owned_parameter>> owned_by(const build_shard& order,
-                                              const std::vector<engine::named_tensor>& values) {
+result<std::vector<engine::owned_parameter>> owned_by(
+    const build_shard& order, const std::vector<engine::named_tensor>& values) {
   const auto refuse = [&](const std::string& why) {
     return fail(errc::bad_frame, order.name + ": " + why);
   };
   if (values.size() < order.parameters.size())
     return refuse(std::to_string(values.size()) + " values came for " +
                   std::to_string(order.parameters.size()) + " parameters");
-  std::vector<owned_parameter> all;
+  std::vector<engine::owned_parameter> all;
   for (std::size_t i = 0; i < order.parameters.size(); ++i) {
     const auto& entry = order.parameters[i];
     const auto& [name, tensor] = values[i];
-    if (name != part_name(entry.name, entry.first_row) || !tensor.defined() ||
+    if (name != engine::part_name(entry.name, entry.first_row) || !tensor.defined() ||
         tensor.sizes() != at::IntArrayRef(entry.shape) ||
         static_cast<std::int32_t>(tensor.scalar_type()) != entry.dtype)
       return refuse("the values of '" + name + "' came where those of '" + entry.name +
@@ -184,13 +186,14 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (!rate) return tl::unexpected(rate.error());
   const auto doing = std::make_shared<engine::activity>();
   if (progress) progress->watch("updates", doing);
-  auto store =
-      std::make_unique<parameter_store>(std::move(*parameters), std::move(*optimizer),
-                                        std::move(*options), std::move(*rate), std::move(memory));
+  const lendable_tensors lendable(memory);
+  auto store = std::make_unique<engine::parameter_store>(
+      std::move(*parameters), std::move(*optimizer), std::move(*options), std::move(*rate));
   const auto first = values.begin() + static_cast<std::ptrdiff_t>(order.parameters.size());
   if (auto restored = store->restore(order.begin, {first, values.end()}); !restored)
     return fail(restored.error().code, order.name + ": " + restored.error().text);
-  return spawn_shard(system, {order.name, std::move(store), order.threads, doing});
+  return spawn_shard(system,
+                     {order.name, std::move(store), order.threads, doing, std::move(memory)});
 }
 
 }  // namespace troupe::actors

@@ -19,6 +19,7 @@
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
@@ -56,13 +57,14 @@ struct unanswered_push {
 
 struct shard_state {
   std::string name;
-  std::unique_ptr<parameter_store> store;  // its tensors are the work thread's
+  std::unique_ptr<engine::parameter_store> store;  // its tensors are the work thread's
+  std::shared_ptr<messages::shared_memory> memory;
   param_version begin;                     // of the store as it was given
   std::optional<engine::shard_core> core;  // once connected
   std::uint32_t index = 0;
   coordinator_actor coordinator;
   std::optional<error> lost;  // why the coordinator is gone
-  std::map<push_id, tensor_batch> parts;
+  std::map<push_id, engine::tensor_batch> parts;
   incoming_parts incoming;
   unfetched_values unfetched;
   std::map<push_id, std::vector<push_waiter>> waiters;
@@ -112,7 +114,7 @@ caf::result<void> from_coordinator(shard_pointer self, const char* what, const B
 
 /// Answers with the values, or as many as one message holds of them.
 void answer_values(shard_state& state, unanswered_pull& to, param_version version,
-                   const tensor_batch& values) {
+                   const engine::tensor_batch& values) {
   const bool is_member = state.core && state.core->has_member(to.worker);
   if (is_member || fits(values, to.most.frame))
     to.answer.deliver(
@@ -123,7 +125,7 @@ void answer_values(shard_state& state, unanswered_pull& to, param_version versio
 }
 
 void answer_values(shard_state& state, unanswered_push& to, param_version version,
-                   const tensor_batch& values) {
+                   const engine::tensor_batch& values) {
   auto first = state.unfetched.begin(to.worker, version, values, to.most, state.store->directory());
   to.answer.deliver(pushed{to.applied, version, std::move(first.values), first.more});
 }
@@ -134,8 +136,10 @@ void read_for(shard_pointer self, std::variant<unanswered_pull, unanswered_push>
   auto& state = self->state;
   const auto ticket = ++state.last_ticket;
   state.reading.emplace(ticket, std::move(answer));
-  state.work->post([store = state.store.get(), ticket, wanted = std::move(wanted), newer_than,
+  state.work->post([store = state.store.get(), memory = state.memory, ticket,
+                    wanted = std::move(wanted), newer_than,
                     to = caf::actor_cast<shard_actor>(self)] {
+    const lendable_tensors lendable(memory);
     values_ready ready{ticket, store->version(), {}, {}};
     if (auto values = store->read(wanted, newer_than))
       ready.values = std::move(*values);
@@ -155,7 +159,7 @@ void report(shard_pointer self, const engine::report_staged& what) {
 void start(shard_pointer self, const engine::start_update& what) {
   auto& state = self->state;
   if (state.lost) return;  // and its parts are gone
-  std::vector<tensor_batch> parts;
+  std::vector<engine::tensor_batch> parts;
   std::vector<std::optional<param_version>> wishes;
   for (const auto& each : what.update.pushes) {
     parts.push_back(std::move(state.parts.extract(each.push).mapped()));
@@ -166,11 +170,12 @@ void start(shard_pointer self, const engine::start_update& what) {
   }
   state.doing->give();
   state.work->post([store = state.store.get(), parts = std::move(parts), wishes = std::move(wishes),
-                    doing = state.doing, version = what.update.version.value,
+                    memory = state.memory, doing = state.doing, version = what.update.version.value,
                     to = caf::actor_cast<shard_actor>(self)]() mutable {
     doing->take();
     const engine::activity_scope scope(*doing,
                                        {.kind = engine::work_kind::update, .step = version});
+    const lendable_tensors lendable(memory);
     shard_updated outcome;
     auto updated = store->update(parts);
     parts.clear();
@@ -289,7 +294,7 @@ caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
     if (!assembled) return pushed{};
   }
   const bool is_broken = assembled && !*assembled;
-  const tensor_batch& part = assembled && *assembled ? **assembled : order.gradients;
+  const engine::tensor_batch& part = assembled && *assembled ? **assembled : order.gradients;
   const auto good =
       is_broken ? result<void>(tl::unexpected(assembled->error())) : state.store->check(part);
   const auto effects =
@@ -298,7 +303,7 @@ caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
   if (const auto& sender = self->current_sender())
     state.pushers.try_emplace(push.worker, sender->node());
   if (state.core->keeps(push) && !state.parts.contains(push))
-    state.parts.emplace(push, good ? part : tensor_batch{});
+    state.parts.emplace(push, good ? part : engine::tensor_batch{});
   auto answer = self->make_response_promise<pushed>();
   state.waiters[push].push_back({answer, order.pull, order.newer_than, order.most});
   perform(self, *effects);
@@ -420,6 +425,7 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
   auto& state = self->state;
   state.name = std::move(given->name);
   state.store = std::move(given->store);
+  state.memory = std::move(given->memory);
   state.begin = state.store->version();
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });

@@ -51,14 +51,19 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 
+/// With the first replica a pipeline begins, or feeds its steps again, by feeders that have sent
+/// nothing yet.
 result<data_connected> connect(data_pointer self, const connect_data& order) {
   auto& state = self->state;
+  if (order.replica == 0)
+    for (const auto& each : std::exchange(state.feeders, {}))
+      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   if (order.replica != state.feeders.size())
     return fail(errc::bad_config, "the data feed replica " + std::to_string(order.replica) +
                                       " of a pipeline already, or not yet the one before it");
-  const auto feeder =
-      spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
-                   caf::actor_cast<stage_actor>(order.last), order.last_chunk, order.credits);
+  const auto feeder = spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
+                                   caf::actor_cast<stage_actor>(order.last), order.last_chunk,
+                                   order.credits, order.logs);
   state.feeders.push_back(feeder);
   state.grouped = order.grouped;
   self->attach_functor([feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });

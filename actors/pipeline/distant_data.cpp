@@ -5,35 +5,76 @@
 #include "actors/base/deadlines.hpp"
 
 namespace troupe::actors {
+namespace {
 
-result<std::shared_ptr<const distant_data>> distant_data::open(
-    caf::actor_system& system, node_names names, const host_actor& host,
-    const engine::dataset_options& options) {
-  std::shared_ptr<distant_data> made(new distant_data(system, std::move(names)));
-  const auto opened = made->ask_
-                          .request<data_opened>(host,
-                                                open_data{.source = options.source,
-                                                          .context = options.context,
-                                                          .image_size = options.image_size,
-                                                          .seed = options.seed,
-                                                          .threads = options.threads,
-                                                          .strict = options.strict},
-                                                usual_deadlines.build)
-                          .get();
-  if (!opened) return tl::unexpected(opened.error());
-  made->reader_ = caf::actor_cast<data_actor>(opened->data);
-  const auto what =
-      made->ask_.request<data_described>(made->reader_, describe_data{}, usual_deadlines.transfer)
-          .get();
-  if (!what) return tl::unexpected(what.error());
-  made->what_ = *what;
+std::string counts_of(const data_described& data) {
+  return std::to_string(data.train_size) + " training and " + std::to_string(data.test_size) +
+         " test samples";
+}
+
+}  // namespace
+
+std::string difference_between(const data_described& before, const data_described& now) {
+  if (before.train_size != now.train_size || before.test_size != now.test_size)
+    return "they had " + counts_of(before) + ", and have " + counts_of(now);
+  const bool is_same = before.classes == now.classes && before.sample_shape == now.sample_shape &&
+                       before.labels_per_sample == now.labels_per_sample &&
+                       before.digest == now.digest;
+  return is_same ? "" : "they have as many samples, but not the same";
+}
+
+result<std::shared_ptr<distant_data>> distant_data::open(caf::actor_system& system,
+                                                         node_names names, const host_actor& host,
+                                                         const engine::dataset_options& options,
+                                                         bool may_be_lost) {
+  std::shared_ptr<distant_data> made(
+      new distant_data(system, std::move(names), options, may_be_lost));
+  auto there = made->open_at(host);
+  if (!there) return tl::unexpected(there.error());
+  made->reader_ = std::move(there->reader);
+  made->what_ = std::move(there->what);
   return made;
+}
+
+result<distant_data::opened> distant_data::open_at(const host_actor& host) const {
+  const auto there = ask_.request<data_opened>(host,
+                                               open_data{.source = options_.source,
+                                                         .context = options_.context,
+                                                         .image_size = options_.image_size,
+                                                         .seed = options_.seed,
+                                                         .threads = options_.threads,
+                                                         .strict = options_.strict},
+                                               usual_deadlines.build)
+                         .get();
+  if (!there) return tl::unexpected(there.error());
+  opened made{.reader = caf::actor_cast<data_actor>(there->data), .what = {}};
+  auto what = ask_.request<data_described>(made.reader, describe_data{.digested = may_be_lost_},
+                                           usual_deadlines.build)
+                  .get();
+  if (!what) return tl::unexpected(what.error());
+  made.what = std::move(*what);
+  return made;
+}
+
+result<void> distant_data::open_again(const host_actor& host) {
+  auto there = open_at(host);
+  if (!there) return tl::unexpected(there.error());
+  if (const auto other = difference_between(what_, there->what); !other.empty())
+    return fail(errc::bad_data, options_.source + " has changed since the run began: " + other);
+  const std::scoped_lock lock(mutex_);
+  reader_ = std::move(there->reader);
+  return {};
+}
+
+data_actor distant_data::reader() const {
+  const std::scoped_lock lock(mutex_);
+  return reader_;
 }
 
 result<engine::batch> distant_data::read(engine::split part,
                                          std::span<const std::int64_t> indices) const {
   const auto samples =
-      ask_.request<samples_read>(reader_,
+      ask_.request<samples_read>(reader(),
                                  read_samples{part == engine::split::test, to_tensor(indices)},
                                  usual_deadlines.read)
           .get();
@@ -43,20 +84,21 @@ result<engine::batch> distant_data::read(engine::split part,
 
 std::uint64_t distant_data::skipped() const {
   const auto what =
-      ask_.request<data_described>(reader_, describe_data{}, usual_deadlines.last_word).get();
+      ask_.request<data_described>(reader(), describe_data{}, usual_deadlines.last_word).get();
   return what ? what->skipped : what_.skipped;
 }
 
 result<engine::left_out_samples> distant_data::left_out() const {
   auto what =
-      ask_.request<data_described>(reader_, describe_data{}, usual_deadlines.transfer).get();
+      ask_.request<data_described>(reader(), describe_data{}, usual_deadlines.transfer).get();
   if (!what) return tl::unexpected(what.error());
   return engine::left_out_samples{std::move(what->left_out_train), std::move(what->left_out_test)};
 }
 
 result<std::string> distant_data::digest() const {
+  if (may_be_lost_) return what_.digest;
   auto what =
-      ask_.request<data_described>(reader_, describe_data{.digested = true}, usual_deadlines.build)
+      ask_.request<data_described>(reader(), describe_data{.digested = true}, usual_deadlines.build)
           .get();
   if (!what) return tl::unexpected(what.error());
   return std::move(what->digest);

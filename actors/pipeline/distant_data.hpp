@@ -2,6 +2,8 @@
 
 #include <caf/actor_system.hpp>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
@@ -16,12 +18,18 @@ namespace troupe::actors {
 /// by threads that may wait. Ends before the actor system.
 class distant_data final : public engine::dataset {
  public:
-  /// Has a node open the source as the options say. Errors: those of opening it there; peer_lost.
-  [[nodiscard]] static result<std::shared_ptr<const distant_data>> open(
+  /// Has a node open the source as the options say. `may_be_lost`: its digest is asked for at once,
+  /// for `open_again`. Errors: those of opening it there; peer_lost.
+  [[nodiscard]] static result<std::shared_ptr<distant_data>> open(
       caf::actor_system& system, node_names names, const host_actor& host,
-      const engine::dataset_options& options);
+      const engine::dataset_options& options, bool may_be_lost = false);
 
-  [[nodiscard]] const data_actor& reader() const noexcept { return reader_; }
+  /// Has another node open it, since the one that had is lost, and reads there if the data are the
+  /// same. Unreadable samples are counted anew. Errors: those of opening it there; bad_data with
+  /// what is another one; peer_lost. All is as before then.
+  [[nodiscard]] result<void> open_again(const host_actor& host);
+
+  [[nodiscard]] data_actor reader() const;
 
   [[nodiscard]] std::int64_t size(engine::split part) const override {
     return part == engine::split::test ? what_.test_size : what_.train_size;
@@ -40,11 +48,26 @@ class distant_data final : public engine::dataset {
   [[nodiscard]] result<std::string> digest() const override;
 
  private:
-  distant_data(caf::actor_system& system, node_names names) : ask_(system, std::move(names)) {}
+  struct opened {
+    data_actor reader;
+    data_described what;
+  };
+
+  distant_data(caf::actor_system& system, node_names names, const engine::dataset_options& options,
+               bool may_be_lost)
+      : ask_(system, std::move(names)), options_(options), may_be_lost_(may_be_lost) {}
+  [[nodiscard]] result<opened> open_at(const host_actor& host) const;
 
   mutable requester ask_;
-  data_actor reader_;
-  data_described what_;
+  const engine::dataset_options options_;
+  const bool may_be_lost_;
+  data_described what_;  // as it was opened first
+  mutable std::mutex mutex_;
+  data_actor reader_;  // guarded
 };
+
+/// What is another one of the data, as the end of a sentence; empty: nothing is.
+[[nodiscard]] std::string difference_between(const data_described& before,
+                                             const data_described& now);
 
 }  // namespace troupe::actors

@@ -147,7 +147,7 @@ feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor fir
       [self](const forget_fed& what) {
         for (auto* const edge : {&self->state.inputs, &self->state.labels}) {
           forget_before(*edge, what.first);
-          for (const auto& key : what.evaluations) forget(*edge, key);
+          for (const auto& each : what.evaluations) forget(*edge, each.key);
         }
       },
   };

@@ -164,7 +164,8 @@ caf::result<stage_built> on_build(host_pointer self, const build_stage& given) {
 
 caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   auto& state = self->state;
-  if (state.data) return to_caf(error{errc::bad_config, "the data are open already"});
+  if (state.data)
+    caf::anon_send_exit(std::exchange(state.data, {}), caf::exit_reason::user_shutdown);
   auto source = engine::open_dataset({.source = order.source,
                                       .context = order.context,
                                       .image_size = order.image_size,
@@ -178,10 +179,10 @@ caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
-keeper_opened on_open_keeper(host_pointer self) {
+caf::result<keeper_opened> on_open_keeper(host_pointer self) {
   auto& keeper = self->state.keeper;
-  if (!keeper) keeper = spawn_keeper(self->system());
-  return {caf::actor_cast<caf::strong_actor_ptr>(keeper)};
+  if (!keeper) keeper = spawn_keeper(self->system(), self->state.parts.optimizers);
+  return keeper_opened{caf::actor_cast<caf::strong_actor_ptr>(keeper)};
 }
 
 /// One store for a folder and a run.
@@ -215,12 +216,31 @@ nodes_reached reach(const reach_nodes& order) {
   return out;
 }
 
-scout_actor::behavior_type scout_behavior(scout_actor::pointer self) {
+caf::result<listens_there> on_listen(const host_parts::move_door& listen,
+                                     const listen_there& order) {
+  if (!listen) return to_caf(error{errc::bad_config, "this node listens where it was told to"});
+  auto met = listen(order.wanted);
+  if (!met) return to_caf(met.error());
+  return listens_there{std::move(*met)};
+}
+
+scout_actor::behavior_type scout_behavior(scout_actor::pointer self,
+                                          const host_parts::move_door& listen) {
   end_when_thrown(*self, "the scout of a host");
-  return {[self](const reach_nodes& order) {
-    self->quit();
-    return reach(order);
-  }};
+  return {
+      [self](const reach_nodes& order) {
+        self->quit();
+        return reach(order);
+      },
+      [self, listen](const listen_there& order) {
+        self->quit();
+        return on_listen(listen, order);
+      },
+  };
+}
+
+scout_actor scout_of(host_pointer self) {
+  return self->spawn<caf::detached>(scout_behavior, self->state.parts.listen);
 }
 
 void end_stages(host_state& state) {
@@ -248,7 +268,9 @@ host_actor::behavior_type host_behavior(host_pointer self,
   return {
       [self](const build_stage& order) { return on_build(self, order); },
       [self](const open_data& order) { return on_open(self, order); },
-      [self](const open_keeper&) { return on_open_keeper(self); },
+      [self](const open_keeper&) {
+        return answering("the host of stages", [&] { return on_open_keeper(self); });
+      },
       [self](const drop_stages&) {
         end_stages(self->state);
         return acknowledged{};
@@ -256,13 +278,16 @@ host_actor::behavior_type host_behavior(host_pointer self,
       [self](const open_slices& order) {
         return answering("the host of stages", [&] { return on_open_slices(self, order); });
       },
-      [self](const reach_nodes& order) {
-        return self->delegate(self->spawn<caf::detached>(scout_behavior), order);
-      },
+      [self](const reach_nodes& order) { return self->delegate(scout_of(self), order); },
       [](const ask_memory&) {
         const auto free = engine::read_free_memory();
         return memory_told{host_name(), free.bytes, free.swap_bytes, free.group_limit_bytes};
       },
+      [self](const ask_interfaces&) {
+        const auto& parts = self->state.parts;
+        return interfaces_told{parts.interfaces, static_cast<bool>(parts.listen)};
+      },
+      [self](const listen_there& order) { return self->delegate(scout_of(self), order); },
       [self](const shut_down& order) { on_shut_down(self, order.failure); },
   };
 }

@@ -3,6 +3,8 @@
 #include <caf/actor_system.hpp>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
@@ -40,6 +42,11 @@ struct host_parts {
   std::shared_ptr<const engine::collective_maker> collectives = {};  ///< See stage_blueprint.
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.
+  std::vector<std::string> interfaces = {};  ///< As of interfaces_told.
+  /// Has the node listen elsewhere, as of listen_there, and gives the new address; may wait. Empty:
+  /// it may not. Errors: address_unavailable.
+  using move_door = std::function<result<std::string>(const std::string& wanted)>;
+  move_door listen = {};
 };
 
 /// Spawns the actor that builds stages and opens the data on this node when the trainer asks for

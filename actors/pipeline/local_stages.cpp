@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <caf/send.hpp>
 #include <iterator>
+#include <optional>
 
+#include "actors/messages/mirror.hpp"
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
 #include "engine/collective/nccl/maker.hpp"
@@ -70,6 +72,10 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   auto options = optimizers::complete(*optimizer, blueprint.optimizer_options);
   if (!options) return tl::unexpected(options.error());
 
+  std::optional<update_terms> repeatable;
+  if (optimizer->same_on_every_cpu && blueprint.options.device.is_cpu())
+    repeatable = update_terms{
+        .optimizer = optimizer->name, .options = *options, .groups = blueprint.rules.groups};
   const auto streams = std::make_shared<const engine::device_streams>(blueprint.options.device);
   const auto on_device = streams->computing();
   auto modules = modules_for(blueprint, streams);
@@ -99,7 +105,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .summing = sums,
                                     .collectives = std::move(blueprint.collectives),
                                     .begun = std::move(blueprint.begun),
-                                    .memory = std::move(blueprint.memory)});
+                                    .memory = std::move(blueprint.memory),
+                                    .repeatable = std::move(repeatable)});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

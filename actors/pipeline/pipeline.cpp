@@ -10,7 +10,6 @@
 #include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/messages/data.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/recovery/failed_work.hpp"
@@ -80,9 +79,8 @@ result<void> check_options(std::size_t stages, const pipeline_options& options) 
   if (!options.keepers.empty() && options.keepers.size() != stages)
     return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
                                       " stages for a pipeline of " + std::to_string(stages));
-  if (options.logs_edges && (options.keepers.empty() || options.data))
-    return fail(errc::bad_config,
-                "edges are logged for a pipeline that has keepers and feeds itself");
+  if (options.logs_edges && options.keepers.empty())
+    return fail(errc::bad_config, "edges are logged for a pipeline that has keepers");
   return {};
 }
 
@@ -146,8 +144,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.options_ = options;
   made.options_.logs_edges =
       options.logs_edges && std::ranges::all_of(*groups, &replica_group::is_replaceable);
-  if (auto fed = made.choose_feeders(system, made.options_); !fed)
-    return tl::unexpected(fed.error());
+  if (auto fed = made.choose_feeders(system); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
   made.loss_scale_ = first_scale_of(options);
@@ -179,31 +176,6 @@ std::vector<tied_parameter> pipeline::ties_of(std::size_t stage, std::uint32_t r
     if (tie.other_stage == stage) end(tie.other_parameter, tie.stage, tie.parameter);
   }
   return mine;
-}
-
-result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_options& options) {
-  const auto last = layout_.virtual_stages() - 1;
-  const auto chunk = layout_.slice_at(last).chunk;
-  for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
-    const auto from = slice_at(0, replica).stage;
-    const auto to = slice_at(last, replica).stage;
-    if (options.data) {
-      const auto connected = ask<data_connected>(
-          options.data, connect_data{from, to, chunk, options.credits, replica, grouped()});
-      if (!connected) return tl::unexpected(connected.error());
-      feeders_.push_back(caf::actor_cast<feeder_actor>(connected->feeder));
-    } else {
-      feeders_.push_back(spawn_feeder(system, caf::actor_cast<stage_actor>(from),
-                                      caf::actor_cast<stage_actor>(to), chunk, options.credits,
-                                      options.logs_edges));
-      owns_feeders_ = true;
-    }
-    caf::actor_cast<caf::abstract_actor*>(feeders_.back())
-        ->attach_functor([open = open_](const caf::error& reason) {
-          if (reason) open->feeder_ended(from_caf(reason));
-        });
-  }
-  return {};
 }
 
 connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t replica,

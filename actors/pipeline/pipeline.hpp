@@ -10,10 +10,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/futures/future.hpp"
 #include "actors/interfaces.hpp"
+#include "actors/messages/data.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
@@ -29,7 +31,7 @@
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
 #include "engine/step/replay_window.hpp"
-#include "engine/verify/reference.hpp"
+#include "engine/verify/step_result.hpp"
 
 namespace troupe::actors {
 
@@ -92,8 +94,8 @@ struct pipeline_options {
   double clip_norm = 0;  ///< Maximum norm of all stages' gradients together; 0: any.
   /// Limits of one message of weights or optimizer state.
   piece_limits pieces = {};
-  /// The reader of the batches, perhaps on another node, which has not been connected yet: it feeds
-  /// the pipeline from its own node. Null: a feeder of this process does.
+  /// The reader of the batches, perhaps on another node: it feeds the pipeline from its own node,
+  /// and no other pipeline any more. Null: a feeder of this process does.
   data_actor data = {};
   /// The number of pipelines of the same stages that share each batch and sum their gradients.
   /// Their stages are given one replica after the other.
@@ -107,19 +109,19 @@ struct pipeline_options {
   /// same.
   bool shares_state = false;
   /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
-  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Stages on CPUs only. Without
-  /// effect where there is one logical replica.
+  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Without effect where there is one
+  /// logical replica.
   bool synced_norm = false;
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
   /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
-  /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
-  /// before all stages have stored the version before it. Empty: no versions are kept.
+  /// loss of a stage: first the one beside the stage, and then others elsewhere. No stage then ends
+  /// a step before all stages have stored the version before it. Empty: no versions are kept.
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
-  /// With keepers, and data that are read in this process: stages remember what they send in the
-  /// last steps, so that one that is lost alone can be replaced; see `replay`. Without effect for
-  /// replicas that are not replaceable (see replica_group).
+  /// With keepers: stages and feeders remember what they send in the last steps, so that lost
+  /// stages can be replaced; see `replay`. Without effect for replicas that are not replaceable
+  /// (see replica_group).
   bool logs_edges = false;
   std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
@@ -213,7 +215,19 @@ class pipeline {
   /// another stage is lost meanwhile, after which it may be called once more, with all of these
   /// places and the lost ones. And those after which the pipeline cannot go on: stale where no
   /// version fits, or a stage has forgotten what it sent; those of the stages and keepers.
-  [[nodiscard]] result<std::uint64_t> replay(const std::vector<stage_replacement>& lost);
+  ///
+  /// `reader`: takes the place of the reader of the batches, if that is lost with a stage or has
+  /// not fed again all that it was to. It reads the batches of these steps once more. Null: the
+  /// feeders are there. Further errors: bad_data where a batch has other samples than before, and
+  /// those of reading it.
+  [[nodiscard]] result<std::uint64_t> replay(const std::vector<stage_replacement>& lost,
+                                             const data_actor& reader = {});
+
+  /// The reader of the batches now; null: it is of this process, and the caller's.
+  [[nodiscard]] const data_actor& reader() const noexcept { return options_.data; }
+
+  /// `reader` has delivered the batch of a step: another one can be told to do so again.
+  void note_fed(const deliver_batch& order, const batch_delivered& as);
 
   /// Steps begun and not finished.
   [[nodiscard]] std::size_t under_way() const noexcept { return under_way_.size(); }
@@ -349,8 +363,15 @@ class pipeline {
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
                                               const std::vector<std::string>& folders, bool is_own);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
-  [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
-                                            const pipeline_options& options);
+  [[nodiscard]] result<void> choose_feeders(caf::actor_system& system);
+  /// Those of the reader, which have not been fed.
+  [[nodiscard]] result<void> connect_feeders();
+  /// The loss of these feeders, the last of which is new, fails the steps under way.
+  void watch_feeder(std::uint64_t which);
+  /// Tells the stages at the model's ends of their new feeders.
+  void tell_ends(const engine::step_key& from, const engine::step_key& done_before,
+                 const replacements& lost, std::vector<future<acknowledged>>& told);
+  [[nodiscard]] result<void> feed_again(const engine::step_key& from);
   [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
   [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
@@ -404,9 +425,9 @@ class pipeline {
   [[nodiscard]] result<void> prepare(const replacements& lost, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
   [[nodiscard]] result<void> tell_others(const std::vector<replace_neighbour>& what,
-                                         const replacements& lost);
+                                         const replacements& lost, bool has_new_feeders);
   [[nodiscard]] result<void> resume(const std::vector<replace_neighbour>& what,
-                                    const replacements& lost);
+                                    const replacements& lost, bool has_new_feeders);
   /// A stage whose arithmetic has thrown sends nothing any more. Where it can be replaced all steps
   /// under way fail with that, as if it were lost: others may wait for it. `answer`: of that stage.
   void watch_work(std::size_t place, const future<stage_done>& answer);
@@ -431,6 +452,8 @@ class pipeline {
   pipeline_options options_;
   // That a stage may have to be given again, by replica.
   std::map<engine::step_key, std::vector<run_stage>> orders_;
+  // Batches that the reader may have to feed again: of those steps, and of those not begun yet.
+  std::map<engine::step_key, std::pair<deliver_batch, batch_delivered>> fed_;
   engine::replay_window window_;
   std::vector<repeated_step> repeated_;
   std::map<std::size_t, known_there> not_told_;           // by place: of other stages

@@ -29,8 +29,16 @@ class pipeline::open_steps {
     open_.push_back(step);
   }
 
-  void feeder_ended(const error& why) {
+  /// Of feeders that are told of from now on, by the number that this returns: no others are.
+  std::uint64_t next_feeders() {
     const std::scoped_lock lock(mutex_);
+    fed_up_.reset();
+    return ++feeders_;
+  }
+
+  void feeder_ended(std::uint64_t which, const error& why) {
+    const std::scoped_lock lock(mutex_);
+    if (feeders_ != which) return;
     fed_up_ = why;
     for (const auto& each : open_) each.state()->settle_error(why);
   }
@@ -66,6 +74,7 @@ class pipeline::open_steps {
   std::mutex mutex_;
   std::vector<step_answers> open_;
   std::optional<error> fed_up_;
+  std::uint64_t feeders_ = 0;  // which are there now
   std::map<std::size_t, std::uint64_t> watched_;
   std::map<std::size_t, error> thrown_;  // by place, of who is there now
 };

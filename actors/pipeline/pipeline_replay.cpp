@@ -96,8 +96,13 @@ void pipeline::remember(const std::vector<run_stage>& runs) {
 void pipeline::forget_evaluations(const engine::step_key& done_before) {
   const auto over = window_.done_before(done_before);
   if (over.empty()) return;
-  for (const auto& each : over) orders_.erase(each);
-  for (const auto& each : feeders_) caf::anon_send(each, forget_fed{{}, over});
+  forget_fed what;
+  for (const auto& each : over) {
+    orders_.erase(each);
+    fed_.erase(each);
+    what.evaluations.push_back({each});
+  }
+  for (const auto& each : feeders_) caf::anon_send(each, what);
 }
 
 void pipeline::forget_before(std::uint64_t number) {
@@ -105,6 +110,7 @@ void pipeline::forget_before(std::uint64_t number) {
   const auto first = window_.decided(number);
   if (!first) return;
   orders_.erase(orders_.begin(), orders_.lower_bound(*first));
+  fed_.erase(fed_.begin(), fed_.lower_bound(*first));
   for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first, {}});
 }
 
@@ -265,24 +271,26 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
 }
 
 result<void> pipeline::tell_others(const std::vector<replace_neighbour>& what,
-                                   const replacements& lost) {
+                                   const replacements& lost, bool has_new_feeders) {
   std::vector<future<acknowledged>> told;
   for (std::size_t place = 0; place < stages_.size(); ++place)
     for (const auto& each : what)
       if (!is_among(place, lost))
         told.push_back(ask_->request<acknowledged>(stages_[place], each, usual_deadlines.transfer));
   not_told_.clear();
+  if (has_new_feeders) tell_ends(what.front().from, what.front().done_before, lost, told);
   return answered_by_all(told);
 }
 
-result<void> pipeline::resume(const std::vector<replace_neighbour>& what,
-                              const replacements& lost) {
+/// New feeders are fed after this.
+result<void> pipeline::resume(const std::vector<replace_neighbour>& what, const replacements& lost,
+                              bool has_new_feeders) {
   std::vector<future<acknowledged>> resumed;
   for (std::size_t place = 0; place < stages_.size(); ++place)
     if (!is_among(place, lost))
       resumed.push_back(
           ask_->request<acknowledged>(stages_[place], resume_edges{}, usual_deadlines.transfer));
-  for (std::size_t i = 0; i < what.size(); ++i) {
+  for (std::size_t i = 0; !has_new_feeders && i < what.size(); ++i) {
     auto fed = what[i];
     fed.lost = not_fed_.at(lost[i].stage);
     for (const auto& each : feeders_)
@@ -292,7 +300,8 @@ result<void> pipeline::resume(const std::vector<replace_neighbour>& what,
   return answered_by_all(resumed);
 }
 
-result<std::uint64_t> pipeline::replay(const replacements& lost) {
+result<std::uint64_t> pipeline::replay(const replacements& lost, const data_actor& reader) {
+  const bool has_new_feeders(reader);
   if (auto done = replace_voters(lost); !done) return tl::unexpected(done.error());
   std::erase_if(repeated_, [](const auto& each) { return has_answered(each.answer); });
   const auto version = version_for(lost);
@@ -309,15 +318,18 @@ result<std::uint64_t> pipeline::replay(const replacements& lost) {
     what.back().from = from;
     what.back().done_before = done_before;
   }
-  auto done = prepare(lost, *version);
+  if (has_new_feeders) options_.data = reader;
+  auto done = has_new_feeders ? connect_feeders() : result<void>();
+  if (done) done = prepare(lost, *version);
   for (const auto& with : lost)
     if (done) done = order_again(with.stage, *version);
   for (auto& each : under_way_) {
     each.answers = all(each.of_stages);
     open_->add(each.answers);
   }
-  if (done) done = tell_others(what, lost);
-  if (done) done = resume(what, lost);
+  if (done) done = tell_others(what, lost, has_new_feeders);
+  if (done) done = resume(what, lost, has_new_feeders);
+  if (done && has_new_feeders) done = feed_again(from);
   if (!done) return tl::unexpected(done.error());
   return *version + 1;
 }

@@ -2,6 +2,7 @@
 
 #include <caf/send.hpp>
 #include <chrono>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -100,19 +101,29 @@ class run_state {
   /// meanwhile.
   result<void> order_step(std::span<const std::int64_t> indices, bool test, double learning_rate) {
     const auto key = stages_.next_step();
-    const auto asked = ask_.request<batch_delivered>(
-        data_, deliver_batch{key, test, to_tensor(indices), run_.microbatches},
-        usual_deadlines.read);
-    while (test && !asked.ready()) {
-      if (leaves()) return {};
+    const deliver_batch order{key, test, to_tensor(indices), run_.microbatches};
+    const auto batch = through_losses([&] { return deliver(order); });
+    if (!batch) return tl::unexpected(batch.error());
+    if (!*batch) return {};
+    const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
+    return through_losses([&] {
+      return stages_.begin(key, {kind, (*batch)->microbatches, (*batch)->samples, learning_rate});
+    });
+  }
+
+  /// Of whoever reads them now: it may be asked for again where its reader was lost. Nothing: it is
+  /// one of an evaluation that is abandoned.
+  result<std::optional<batch_delivered>> deliver(const deliver_batch& order) {
+    const auto& reader = data_ ? data_ : stages_.reader();
+    const auto asked = ask_.request<batch_delivered>(reader, order, usual_deadlines.read);
+    while (order.test && !asked.ready()) {
+      if (leaves()) return std::optional<batch_delivered>();
       static_cast<void>(asked.get(look_every));
     }
     const auto batch = asked.get();
     if (!batch) return tl::unexpected(batch.error());
-    const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
-    return through_losses([&] {
-      return stages_.begin(key, {kind, batch->microbatches, batch->samples, learning_rate});
-    });
+    stages_.note_fed(order, *batch);
+    return std::optional<batch_delivered>(*batch);
   }
 
   /// A stage is lost, or its arithmetic has thrown.
@@ -210,7 +221,7 @@ class run_state {
 
   requester ask_;
   pipeline& stages_;
-  const data_actor data_;
+  const data_actor data_;  // null: the pipeline's
   const std::int64_t train_size_;
   const std::int64_t test_size_;
   const training& run_;

@@ -56,7 +56,7 @@ struct training_events {
 
 /// The reader of a run's batches, which feeds the pipeline, and how many samples there are.
 struct batch_source {
-  data_actor reader;
+  data_actor reader;  ///< Null: the pipeline's (pipeline_options), or who has taken its place.
   std::int64_t train_size = 0;
   std::int64_t test_size = 0;
 };

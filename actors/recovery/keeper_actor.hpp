@@ -3,10 +3,14 @@
 #include <caf/actor_system.hpp>
 
 #include "actors/interfaces.hpp"
+#include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
 
-/// Spawns the actor that keeps versions of stages in this process's memory.
-[[nodiscard]] keeper_actor spawn_keeper(caf::actor_system& system);
+/// Spawns the actor that keeps versions of stages in this process's memory. It has a thread of its
+/// own, in which it computes versions of stages that send it their updates, with optimizers that
+/// `known` has. Throws std::system_error where no thread can be started.
+[[nodiscard]] keeper_actor spawn_keeper(caf::actor_system& system,
+                                        optimizers::registry known = optimizers::built_in());
 
 }  // namespace troupe::actors

@@ -25,6 +25,14 @@ class kept_versions {
   /// tensor_assembly::add; bad_frame for a piece of another version than the one that has begun.
   [[nodiscard]] result<void> add(std::uint64_t step, const tensor_piece& piece);
 
+  /// The same for what makes the version of so many steps of another one: its tensors once they are
+  /// whole, which changes no version; then `keep` what was made. Errors: as `add`.
+  [[nodiscard]] result<std::optional<std::vector<engine::named_tensor>>> add_to_update(
+      std::uint64_t step, const tensor_piece& piece);
+
+  /// A whole version of so many steps: others are forgotten as by `add`.
+  void keep(std::uint64_t step, std::vector<engine::named_tensor> whole);
+
   /// The steps of whole versions, rising.
   [[nodiscard]] std::vector<std::uint64_t> steps() const;
 
@@ -34,9 +42,13 @@ class kept_versions {
  private:
   struct begun_version {
     std::uint64_t step = 0;
+    bool is_update = false;
     tensor_assembly parts = tensor_assembly();
     std::vector<engine::named_tensor> whole = {};
   };
+
+  [[nodiscard]] result<std::optional<std::vector<engine::named_tensor>>> assemble(
+      std::uint64_t step, bool is_update, const tensor_piece& piece);
 
   std::map<std::uint64_t, std::vector<engine::named_tensor>> versions_;
   std::optional<begun_version> begun_;

@@ -88,6 +88,11 @@ class neighbourhood {
 
   /// Notes where a node listens. A node once lost stays lost.
   void heard_of(const std::string& node, const std::string& address);
+  /// This node, or another one, is met elsewhere from here on. Connections that there are stay.
+  void listens_at(const std::string& address) { self_.address = address; }
+  void moved(const std::string& node, const std::string& address) {
+    neighbours_[node].address = address;
+  }
 
   [[nodiscard]] const std::string& address_of(const std::string& node) const;
   /// The name behind a connection; empty before its hello, nullopt when there is none (any more).

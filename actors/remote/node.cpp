@@ -46,8 +46,8 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
     lock.unlock();
     return tl::unexpected(address.error());
   }
-  made->address_ = *address;
-  made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address_, own_identity(),
+  made->take_address(std::move(*address));
+  made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address(), own_identity(),
                                               made->settings_.liveness, made->settings_.admit,
                                               made->settings_.build);
   // From here on a pause of this process is noticed, and not only from the first interval's end.
@@ -234,6 +234,26 @@ void node::lose(const std::string& other, const error& why) {
   link_->post([this, other, why] { step([&](auto& core) { return core.lose(other, why); }); });
 }
 
+/// Under the lock. Those of before stay, for they may be being read.
+void node::take_address(std::string address) {
+  addresses_.push_front(std::move(address));
+  address_.store(&addresses_.front(), std::memory_order_release);
+}
+
+result<std::string> node::listen_at(const std::string& address) {
+  auto met = link_->listen(address);
+  if (!met) return met;
+  const std::scoped_lock lock(mutex_);
+  take_address(*met);
+  core_->listens_at(*met);
+  return met;
+}
+
+void node::note_address(const std::string& other, const std::string& address) {
+  const std::scoped_lock lock(mutex_);
+  core_->moved(other, address);
+}
+
 std::optional<milliseconds> node::stood_still() {
   const std::scoped_lock lock(mutex_);
   return core_->stood_still(clock::now());
@@ -312,7 +332,7 @@ messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
     if (const auto* name = name_behind(actor->node()))
       return {*name, core_->address_of(*name), actor->id()};
   }
-  return {settings_.name, address_, make_reachable(actor)};
+  return {settings_.name, address(), make_reachable(actor)};
 }
 
 caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {

@@ -8,6 +8,7 @@
 #include <caf/proxy_registry.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <forward_list>
 #include <functional>
 #include <map>
 #include <memory>
@@ -82,10 +83,22 @@ class node final : public actor_directory,
   ~node() override;
 
   [[nodiscard]] const std::string& name() const noexcept { return settings_.name; }
-  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+  /// Where it listens now. The text lives as long as this node.
+  [[nodiscard]] const std::string& address() const noexcept {
+    return *address_.load(std::memory_order_acquire);
+  }
   [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
   /// What to give lendable_tensors; null: its link copies all tensors.
   [[nodiscard]] std::shared_ptr<messages::shared_memory> memory() const { return link_->memory(); }
+
+  /// Listens there instead, as of link::listen; those who are connected stay. Other nodes are not
+  /// told: whoever asked for it does `note_address`. Gives the new address. Waits for the link, so
+  /// not for its thread. Errors: address_unavailable, and it listens where it did.
+  [[nodiscard]] result<std::string> listen_at(const std::string& address);
+
+  /// Another node, which is connected, listens there now: handles of its actors that go to other
+  /// nodes from here on say so.
+  void note_address(const std::string& other, const std::string& address);
 
   /// How long this process itself has just stood still, if others may have counted it as lost for
   /// that (see liveness).
@@ -136,6 +149,7 @@ class node final : public actor_directory,
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
   [[nodiscard]] messages::link_events link_events();
   void say_goodbye();
+  void take_address(std::string address);
 
   // caf::proxy_registry::backend and message_carrier
   caf::strong_actor_ptr make_proxy(caf::node_id node, caf::actor_id actor) override;
@@ -189,7 +203,8 @@ class node final : public actor_directory,
   caf::actor_system& system_;
   const message_registry& types_;
   const node_settings settings_;
-  std::string address_;
+  std::forward_list<std::string> addresses_;  // at which it has listened, the last one first
+  std::atomic<const std::string*> address_ = nullptr;
   caf::proxy_registry proxies_;
   const caf::strong_actor_ptr inbox_;  // of the requests that wait for an answer: see requests()
   std::shared_ptr<gate> open_ = std::make_shared<gate>();  // actors come in through it

@@ -122,6 +122,8 @@ class remote_core {
   void heard_of(const std::string& node, const std::string& address) {
     nodes_.heard_of(node, address);
   }
+  void listens_at(const std::string& address) { nodes_.listens_at(address); }
+  void moved(const std::string& node, const std::string& address) { nodes_.moved(node, address); }
   [[nodiscard]] bool alone() const noexcept { return nodes_.alone(); }
   [[nodiscard]] const std::string& address_of(const std::string& node) const {
     return nodes_.address_of(node);

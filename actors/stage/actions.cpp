@@ -41,6 +41,13 @@ std::optional<group_action> group_of(stage_pointer self, const announced_step& s
       {caf::actor_cast<stage_actor>(self), state.connection, state.doing, item});
 }
 
+/// For this thread's arithmetic.
+at::Tensor take(const engine::device_streams& streams, const arrived_tensor& what) {
+  if (!what.copy.valid()) return streams.take(what.tensor, what.made);
+  const auto& [tensor, made] = what.copy.get();
+  return streams.take(tensor, made);
+}
+
 /// An action on all members of a group, for which batch norms wait for each other.
 void perform_group(engine::stage_module& module, const engine::start_action& what,
                    std::int64_t batch_size, const group_action& group, const microbatch_inbox& in,
@@ -49,21 +56,14 @@ void perform_group(engine::stage_module& module, const engine::start_action& wha
   const auto& streams = module.streams();
   engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
   if (action.kind == action_kind::forward) {
-    auto forward = pass.forward(in.input.tensor, in.labels.tensor, batch_size);
+    auto forward = pass.forward(take(streams, in.input), take(streams, in.labels), batch_size);
     out({key, action, std::move(forward.activation)}, streams);
     if (module.options().is_last) outcome.losses = std::move(forward.losses);
   } else if (action.kind != action_kind::weight_gradient) {
-    out({key, action, pass.backward_input(in.gradient.tensor)}, streams);
+    out({key, action, pass.backward_input(take(streams, in.gradient))}, streams);
   }
   if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
     pass.backward_weights();
-}
-
-/// For this thread's arithmetic.
-at::Tensor take(const engine::device_streams& streams, const arrived_tensor& what) {
-  if (!what.copy.valid()) return streams.take(what.tensor, what.made);
-  const auto& [tensor, made] = what.copy.get();
-  return streams.take(tensor, made);
 }
 
 /// Runs on the work thread. Torch's exceptions end here.
@@ -166,9 +166,10 @@ void start_work(stage_pointer self, const engine::start_action& what) {
 
 bool fetch_losses(stage_pointer self, const engine::step_key& key) {
   auto& state = self->state;
-  const auto& last = *state.modules.back();
-  if (state.streams->is_cpu() || !last.options().is_last) return false;
-  post_work(state, {.kind = engine::work_kind::step_end, .step = state.steps.at(key).order.number},
+  const auto& order = state.steps.at(key).order;
+  const bool are_there = !state.streams->is_cpu() && state.modules.back()->options().is_last;
+  if (!are_there || order.kind == engine::step_kind::training) return false;
+  post_work(state, {.kind = engine::work_kind::step_end, .step = order.number},
             [module = state.modules.back().get(), key, to = caf::actor_cast<stage_actor>(self)] {
               losses_known message{.step = key};
               try {

@@ -10,8 +10,9 @@ namespace troupe::actors {
 /// `output_ready`, as soon as it is there, and its end as `work_done`.
 void start_work(stage_pointer self, const engine::start_action& what);
 
-/// Has the work thread bring the step's losses from the device, which keeps them until the step's
-/// actions are done, and say so by `losses_known`; false: there are none, they are known.
+/// Has the work thread bring an evaluation's losses from the device, which keeps them until the
+/// step's actions are done, and say so by `losses_known`; false: there are none, they are known, or
+/// come with the gradients of a training step.
 [[nodiscard]] bool fetch_losses(stage_pointer self, const engine::step_key& key);
 
 /// Adds a loss of the step to its report. Errors: those of the core, for one that is not finite.

@@ -6,6 +6,7 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/recovery/kept_versions.hpp"
+#include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/replica_end.hpp"
 
 namespace troupe::actors {
@@ -95,6 +96,9 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
     state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
   state.versions.stores =
       stores_core(to.keepers.size(), to.logs ? std::size_t{kept_versions::most} : 0);
+  state.versions.updates.forms =
+      version_forms_core(to.keepers.size(), state.end.repeatable.has_value());
+  for (std::size_t place = 0; place < to.keepers.size(); ++place) ask_keeper(self, place);
   state.replay = {.logs = to.logs,
                   .window = engine::replay_window(state.end.accumulate),
                   .begun = state.replay.begun};

@@ -343,10 +343,6 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
-  if (group.synced_norm && !state.streams->is_cpu())
-    return fail(errc::bad_config,
-                "batch_norm = \"sync\" sums within actions on the CPU alone, and the stage is on " +
-                    state.streams->device().str());
   state.norm.give_up({errc::cancelled, "the stage is connected anew"});
   state.norm = stage_norm(group, state.name, state.threads);
   if (replicas.core.ranks() < 2) return {};

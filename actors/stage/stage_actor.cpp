@@ -217,7 +217,9 @@ void on_activation(stage_pointer self, const activation& in) {
 }
 
 void on_target(stage_pointer self, const target& in) {
-  self->state.inbox[in.key].labels = arrive(self->state, in.labels, {});
+  if (has_departed(self)) return;
+  if (!is_repeat(self, engine::edge::target, in.key))
+    self->state.inbox[in.key].labels = arrive(self->state, in.labels, {});
   const auto& [step, microbatch, chunk] = in.key;
   perform_effects(self, self->state.core.target_arrived(step, microbatch, chunk));
 }
@@ -249,6 +251,7 @@ void take_parts(stage_state& state, stage_parts& given) {
   state.end.optimizer = std::move(given.optimizer);
   state.end.accumulate = given.accumulate;
   state.end.clip_value = given.clip_value;
+  state.end.repeatable = std::move(given.repeatable);
   if (given.begun) state.replay.begun = std::move(given.begun);
   state.doing = std::move(given.doing);
   state.summing = std::move(given.summing);
@@ -338,13 +341,17 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       guarded(self, on_read),
       guarded(self, on_load_files),
       handler(self, on_read_outputs),
-      [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
+      [self](const load_state& from) {
+        self->state.versions.updates.was_written = true;
+        return self->delegate(self->state.end.optimizer, from);
+      },
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
       handler(self, on_read_dry_run),
       handler(self, on_take_version),
       guarded(self, on_adopt_version),
       guarded(self, on_write_slice),
       handler(self, on_replace_neighbour),
+      handler(self, on_replace_feeder),
       handler(self, on_resume_edges),
       handler(self, on_state_shown),
       handler(self, on_buffers_copied),
@@ -357,7 +364,7 @@ void finish_step(stage_pointer self, const step_key& key) {
   self->state.norm.core.step_over(key);
   const auto& order = self->state.steps.at(key).order;
   if (!order.dry_run && self->state.end.core.is_between_updates())
-    store_version_of(self, order.number);
+    store_version_of(self, order.number, version_origin::step);
   answer(self, key);
   perform_effects(self, self->state.core.update_done(key));
 }

@@ -3,10 +3,12 @@
 #include <caf/actor_system.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/mirror.hpp"
 #include "actors/recovery/action_record.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
@@ -34,6 +36,8 @@ struct stage_parts {
   /// Its node's, for gradients that replicas in other processes read (see node::memory); null:
   /// they are sent copies.
   std::shared_ptr<messages::shared_memory> memory = {};
+  /// Of its optimizer, where a keeper on any CPU may repeat updates; nullopt: none may.
+  std::optional<update_terms> repeatable = {};
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

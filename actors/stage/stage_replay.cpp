@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
@@ -101,6 +102,21 @@ void count_action(stage_pointer self, announced_step& step, const engine::action
     ++step.report.computed_again;
 }
 
+namespace {
+
+/// Whether what a lost neighbour or feeder was sent, or is to send again, reaches that far back.
+result<void> check_reach(const stage_state& state, const engine::step_key& from) {
+  if (!state.replay.window.reaches(from))
+    return fail(errc::stale,
+                state.name + ": what it sent in " + engine::to_string(from) + " is not remembered");
+  if (state.end.core.waits_before(from))
+    return fail(errc::stale, state.name + ": it does a step before " + engine::to_string(from) +
+                                 " again itself");
+  return {};
+}
+
+}  // namespace
+
 caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace_neighbour& what) {
   auto& state = self->state;
   auto& replay = state.replay;
@@ -111,12 +127,9 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   const auto parameters = shared_parameters(state, what.lost);
   const auto rank = rank_of(state, what.lost);
   const bool is_near = !edges.before.empty() || !edges.after.empty() || !parameters.empty() || rank;
-  if (is_near && !replay.window.reaches(what.from))
-    return to_caf({errc::stale, state.name + ": what it sent in " + engine::to_string(what.from) +
-                                    " is not remembered"});
-  if (is_near && state.end.core.waits_before(what.from))
-    return to_caf({errc::stale, state.name + ": it does a step before " +
-                                    engine::to_string(what.from) + " again itself"});
+  if (is_near)
+    if (const auto reached = check_reach(state, what.from); !reached)
+      return to_caf(reached.error());
   point_to(state, what.lost, what.by);
   replay.departed.replaced(what.lost);
   state.core.start_over(edges, what.from);
@@ -126,6 +139,23 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
       post_tie(self, each);
   if (rank) replace_replica(self, *rank, caf::actor_cast<stage_actor>(what.by), what.from);
   replace_keeper(self, what.lost_keeper, what.keeper);
+  return acknowledged{};
+}
+
+caf::result<acknowledged> on_replace_feeder(stage_pointer self, const replace_feeder& what) {
+  auto& state = self->state;
+  const auto by = caf::actor_cast<feeder_actor>(what.by);
+  if (!state.replay.logs || !state.feeder || !by)
+    return to_caf({errc::bad_config, state.name + ": the feeder of it cannot be replaced"});
+  forget_evaluations(self, what.done_before);
+  if (const auto reached = check_reach(state, what.from); !reached) return to_caf(reached.error());
+  state.replay.departed.replaced(
+      caf::actor_cast<caf::strong_actor_ptr>(std::exchange(state.feeder, by)));
+  engine::shared_edges edges;
+  if (state.modules.front()->options().is_first) edges.data = 0;
+  if (state.modules.back()->options().is_last)
+    edges.labels = static_cast<std::uint32_t>(state.modules.size() - 1);
+  state.core.start_over(edges, what.from);
   return acknowledged{};
 }
 

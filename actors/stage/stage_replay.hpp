@@ -5,11 +5,11 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/stage/state/stage_state.hpp"
 
-/// What a stage does when a neighbour is lost and another stage repeats that one's last steps: a
-/// part of the stage's shell (stage_state.hpp).
+/// What a stage does when a neighbour is lost and another stage repeats that one's last steps, and
+/// when its feeder is lost: a part of the stage's shell (stage_state.hpp).
 namespace troupe::actors {
 
-/// Whether the message under way comes from a stage that was lost and replaced.
+/// Whether the message under way comes from a stage or a feeder that was lost and replaced.
 [[nodiscard]] bool has_departed(stage_pointer self);
 
 /// Whether what arrives was used, and comes once more from a stage that does a step again.
@@ -29,5 +29,8 @@ void count_action(stage_pointer self, announced_step& step, const engine::action
 
 [[nodiscard]] caf::result<acknowledged> on_replace_neighbour(stage_pointer self,
                                                              const replace_neighbour& what);
+
+[[nodiscard]] caf::result<acknowledged> on_replace_feeder(stage_pointer self,
+                                                          const replace_feeder& what);
 
 }  // namespace troupe::actors

@@ -14,6 +14,8 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/recovery/failed_work.hpp"
+#include "actors/stage/actions.hpp"
+#include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/versions.hpp"
@@ -43,13 +45,16 @@ result<void> check_contexts(const stage_state& state, const step_key& key) {
   return {};
 }
 
+std::string at_scale(double loss_scale) {
+  return " at loss scale " + optimizers::to_text(loss_scale);
+}
+
 /// Divides gradients by the loss scale and checks that they are finite. Empty: all are.
 std::string unscale(const std::vector<engine::named_tensor>& parameters,
                     engine::step_gradients& gradients, double scale) {
   if (scale == 1) return engine::first_not_finite(parameters, gradients);
   if (engine::unscale(gradients, scale)) return "";
-  return engine::first_not_finite(parameters, gradients) + " at loss scale " +
-         optimizers::to_text(scale);
+  return engine::first_not_finite(parameters, gradients) + at_scale(scale);
 }
 
 /// What complete gradients are prepared with, on the work thread.
@@ -58,29 +63,54 @@ struct preparation {
   double loss_scale = 1;
   double clip_value = 0;
   optimizers::gradient_accumulator* sums = nullptr;
+  bool on_device = false;
 };
 
-/// On a device the host waits for all of them at once.
-std::vector<double> squares_of(const engine::step_gradients& gradients) {
-  const bool on_device =
-      std::ranges::any_of(gradients, [](const auto& each) { return each && !each->is_cpu(); });
-  if (!on_device) return optimizers::squares_of_each(gradients);
-  const auto squares = engine::to_host(optimizers::squares_on_device(gradients));  // [n] f64
-  return {squares.const_data_ptr<double>(), squares.const_data_ptr<double>() + squares.numel()};
+/// Makes the update's gradients of a step's. Errors: those of adding them up.
+result<void> add_up(engine::step_gradients& gradients, gradient_use use, const preparation& by) {
+  if (use == gradient_use::check) return {};
+  if (auto added = by.sums->add(gradients); !added) return added;
+  gradients.clear();
+  if (use == gradient_use::add) return {};
+  gradients = by.sums->take_mean();
+  if (by.clip_value > 0) gradients = optimizers::clipped(gradients, by.clip_value);
+  return {};
 }
 
 /// Unscales complete gradients and makes the update's of them. Errors: those of adding them up.
 result<void> prepare(gradients_ready& message, const gradient_terms& terms, const preparation& by) {
-  auto& gradients = message.gradients;
   auto& report = message.report;
-  report.not_finite = unscale(by.parameters, gradients, by.loss_scale);
-  if (!report.not_finite.empty() || terms.use == gradient_use::check) return {};
-  if (auto added = by.sums->add(gradients); !added) return added;
-  gradients.clear();
-  if (terms.use == gradient_use::add) return {};
-  gradients = by.sums->take_mean();
-  if (by.clip_value > 0) gradients = optimizers::clipped(gradients, by.clip_value);
-  if (terms.squares) report.squares = squares_of(gradients);
+  report.not_finite = unscale(by.parameters, message.gradients, by.loss_scale);
+  if (!report.not_finite.empty()) return {};
+  if (auto added = add_up(message.gradients, terms.use, by); !added) return added;
+  if (terms.squares) report.squares = optimizers::squares_of_each(message.gradients);
+  return {};
+}
+
+/// The same on a device, which is given all that there is to do before the host waits, once, for
+/// what it is told: the losses, whether gradients are finite, and their squares. Those that are not
+/// have been added up by then: what the sums hold is dropped, as it is wherever a step is left out.
+result<void> prepare_there(gradients_ready& message, const gradient_terms& terms,
+                           const preparation& by, engine::stage_module& last) {
+  auto& gradients = message.gradients;
+  if (by.loss_scale != 1) engine::divide_there(gradients, by.loss_scale);
+  const auto magnitudes = engine::magnitudes_of(gradients);
+  if (auto added = add_up(gradients, terms.use, by); !added) return added;
+  std::vector<at::Tensor> told{magnitudes.values, at::Tensor()};
+  if (terms.squares) told.back() = optimizers::squares_on_device(gradients);
+  const auto losses = last.take_waiting_losses(message.step);
+  for (const auto& each : losses) told.push_back(each.loss);
+  auto known = engine::numbers_on_host(told);
+  message.report.not_finite =
+      engine::first_not_finite(by.parameters, magnitudes.places, known.front());
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    message.losses.push_back({losses[i].microbatch, known[2 + i].front()});
+  if (message.report.not_finite.empty()) {
+    message.report.squares = std::move(known[1]);
+    return {};
+  }
+  if (by.loss_scale != 1) message.report.not_finite += at_scale(by.loss_scale);
+  if (terms.use != gradient_use::check) by.sums->clear();
   return {};
 }
 
@@ -93,7 +123,7 @@ void post_sum(stage_pointer self, const step_key& key, const std::optional<gradi
   post_work(state, {.kind = engine::work_kind::gradient_sum, .step = step.order.number},
             [modules = modules_of(state), key, terms,
              by = preparation{state.end.parameters, step.report.loss_scale, state.end.clip_value,
-                              &state.end.sums},
+                              &state.end.sums, !state.streams->is_cpu()},
              compute = std::move(compute), to = caf::actor_cast<stage_actor>(self)]() mutable {
               const auto begin = std::chrono::steady_clock::now();
               gradients_ready message{.step = key, .complete = terms.has_value()};
@@ -104,7 +134,9 @@ void post_sum(stage_pointer self, const step_key& key, const std::optional<gradi
                   for (auto* const module : modules)
                     message.statistics.push_back(module->take_statistics(key));
                 if (terms)
-                  if (auto done = prepare(message, *terms, by); !done)
+                  if (auto done = by.on_device ? prepare_there(message, *terms, by, *modules.back())
+                                               : prepare(message, *terms, by);
+                      !done)
                     message.failure = done.error().text;
               } catch (const std::exception& problem) {
                 message.failure = engine::reason_of(problem);
@@ -223,6 +255,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
   });
   if (!what.scale) return;
   const auto& order = state.steps.at(what.key).order;
+  note_update(state, order, *what.scale);
   self->request(state.end.optimizer, usual_deadlines.update,
                 apply_gradients{order.number, order.learning_rate, *what.scale,
                                 std::exchange(state.end.gradients, {})})
@@ -275,6 +308,9 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   if (from.failure)
     return fail_all(self,
                     failure_of_work("summing the gradients", found->second.order, *from.failure));
+  for (const auto& each : from.losses)
+    if (const auto added = add_loss(self, found->second, each); !added)
+      return fail_all(self, added.error());
   state.end.gradients = from.gradients;
   state.end.statistics = from.statistics;
   end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)

@@ -111,6 +111,7 @@ caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& fr
   }
   auto kept = state_in(state, *files, except);
   if (!kept) return refuse(kept.error());
+  state.versions.updates.was_written = true;
   auto promise = self->make_response_promise<files_loaded>();
   self->request(state.end.optimizer, usual_deadlines.update, load_state{std::move(*kept)})
       .then([promise](const acknowledged&) mutable { promise.deliver(files_loaded{true}); },

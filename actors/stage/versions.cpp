@@ -10,6 +10,7 @@
 #include "actors/base/same_actor.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/saving/slice_writer.hpp"
+#include "actors/stage/mirror/version_updates.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/model.hpp"
 #include "engine/verify/reference.hpp"
@@ -33,12 +34,15 @@ void cannot_store(stage_pointer self, const error& why) {
 
 void perform(stage_pointer self, const stores_core::effects& effects);
 
-void version_stored(stage_pointer self, const stores_core::addressee& by) {
+void version_stored(stage_pointer self, const stores_core::store& what) {
   auto& versions = self->state.versions;
-  perform(self, versions.stores.stored(by));
-  std::erase_if(versions.kept,
-                [&](const auto& each) { return versions.stores.is_over(each.first); });
+  if (!versions.stores.is_current(what.to)) return;
+  versions.updates.forms.stored(what.to.place, what.step);
+  perform(self, versions.stores.stored(what.to));
+  const auto is_over = [&](const auto& each) { return versions.stores.is_over(each.first); };
+  std::erase_if(versions.kept, is_over);
   if (!versions.stores.is_stored()) return;
+  versions.updates.made.clear();  // another keeper gets states
   for (const auto& [each, how] : std::exchange(versions.waiting, {})) each({});
 }
 
@@ -59,23 +63,45 @@ void not_stored(stage_pointer self, const stores_core::addressee& by, const erro
   cannot_store(self, why);
 }
 
-void send_piece(stage_pointer self, const stores_core::store& what, const list_place& from) {
+void send_piece(stage_pointer self, const stores_core::store& what, version_form form,
+                const list_place& from);
+
+/// A keeper that cannot compute a version, or computes other bits, gets its state.
+void update_refused(stage_pointer self, const stores_core::store& what, const error& why) {
+  if (why.code == errc::peer_lost) return not_stored(self, what.to, why);
+  if (!self->state.versions.stores.is_current(what.to)) return;
+  doubt_keeper(self->state, what.to.place, why);
+  send_piece(self, what, version_form::state, {});
+}
+
+void send_piece(stage_pointer self, const stores_core::store& what, version_form form,
+                const list_place& from) {
   auto& versions = self->state.versions;
   if (!versions.stores.is_current(what.to)) return;
-  auto piece = cut_piece(versions.kept.at(what.step), from, {}, piece_tensors::shared);
+  const bool is_update = form == version_form::update;
+  const auto& list =
+      is_update ? versions.updates.made.at(what.step).tensors : versions.kept.at(what.step);
+  auto piece = cut_piece(list, from, {}, piece_tensors::shared);
   if (!piece) return cannot_store(self, piece.error());
-  const auto next = end_of(*piece);
-  self->request(versions.keepers.at(what.to.place), usual_deadlines.transfer,
-                store_version{versions.stage, what.step, *piece})
-      .then(
-          [self, what, next, last = piece->last](const acknowledged&) {
-            last ? version_stored(self, what.to) : send_piece(self, what, next);
-          },
-          [self, to = what.to](const caf::error& why) { not_stored(self, to, from_caf(why)); });
+  const auto& keeper = versions.keepers.at(what.to.place);
+  const auto sent = [self, what, form, next = end_of(*piece),
+                     last = piece->last](const acknowledged&) {
+    last ? version_stored(self, what) : send_piece(self, what, form, next);
+  };
+  if (is_update)
+    self->request(keeper, usual_deadlines.update, update_message(versions, what.step, *piece))
+        .then(sent,
+              [self, what](const caf::error& why) { update_refused(self, what, from_caf(why)); });
+  else
+    self->request(keeper, usual_deadlines.transfer,
+                  store_version{versions.stage, what.step, *piece})
+        .then(sent,
+              [self, to = what.to](const caf::error& why) { not_stored(self, to, from_caf(why)); });
 }
 
 void perform(stage_pointer self, const stores_core::effects& effects) {
-  for (const auto& each : effects) send_piece(self, each, {});
+  for (const auto& each : effects)
+    send_piece(self, each, choose_form(self->state, each.to.place, each.step), {});
 }
 
 /// Whether somebody waits to have the version of a step written.
@@ -124,6 +150,7 @@ void write_shown(stage_pointer self) {
 void send_version(stage_pointer self) {
   auto& versions = self->state.versions;
   if (!versions.state || !versions.buffers) return;
+  complete_update(self->state, *versions.state, *versions.buffers);
   const auto made =
       std::make_shared<stage_version>(stage_version{versions.step, std::move(*versions.state)});
   std::ranges::move(*versions.buffers, std::back_inserter(made->tensors));
@@ -214,11 +241,12 @@ void fetch_piece(stage_pointer self, const std::shared_ptr<adoption>& of) {
 
 }  // namespace
 
-void store_version_of(stage_pointer self, std::uint64_t step) {
+void store_version_of(stage_pointer self, std::uint64_t step, version_origin origin) {
   auto& state = self->state;
   auto& versions = state.versions;
   if (versions.keepers.empty() && !is_slice_due(state, step)) return;
   forget_halves(versions);
+  begin_update(state, step, origin);
   versions.step = step;
   versions.copying = true;
   if (!versions.keepers.empty()) versions.stores.begin();
@@ -231,10 +259,13 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
               caf::anon_send(to, std::move(out));
             });
   self->request(state.end.optimizer, usual_deadlines.update,
-                copy_state{.step = step, .for_keepers = !versions.keepers.empty()})
+                copy_state{.step = step,
+                           .for_keepers = !versions.keepers.empty(),
+                           .digested = versions.updates.making.has_value()})
       .then(
           [self](const state_copied& from) {
             self->state.versions.state = from.tensors;
+            note_copy(self->state, from);
             send_version(self);
           },
           [self](const caf::error& why) { cannot_copy(self, from_caf(why)); });
@@ -277,6 +308,8 @@ void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
   for (std::size_t place = 0; place < versions.keepers.size(); ++place) {
     if (!is_same_actor(versions.keepers[place], lost)) continue;
     versions.keepers[place] = caf::actor_cast<keeper_actor>(by);
+    versions.updates.forms.replaced(place);
+    ask_keeper(self, place);
     perform(self, versions.stores.replaced(place));
   }
 }
@@ -297,6 +330,7 @@ void on_state_shown(stage_pointer self, const state_shown& from) {
 }
 
 void keep_written(stage_state& state) {
+  state.versions.updates.was_written = true;
   state.versions.written.make_own([](const at::Tensor& tensor) { return tensor.clone(); });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "actors/messages/common.hpp"
@@ -13,7 +14,8 @@ namespace troupe::actors {
 
 /// An update of so many steps is over: copies the stage before the next step changes it, and stores
 /// the copies, or has them written. Nothing happens where nobody wants them.
-void store_version_of(stage_pointer self, std::uint64_t step);
+void store_version_of(stage_pointer self, std::uint64_t step,
+                      version_origin origin = version_origin::elsewhere);
 
 /// Runs `what` once the last version is with all keepers, perhaps now, or with why it cannot be.
 void when_stored(stage_pointer self, std::function<void(const result<void>&)> what,

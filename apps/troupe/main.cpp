@@ -243,7 +243,8 @@ CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& requ
       ->capture_default_str();
   command->add_option("--listen", join.listen,
                       "Where to listen for other stages: HOST, HOST:PORT or a network such as "
-                      "10.0.0.0/8; left out: the address from which it reaches the trainer");
+                      "10.0.0.0/8; left out: the address from which it reaches the trainer, or, "
+                      "once all have joined, the network that their hosts share");
   auto* const program = command->add_option("--program", request.program, "The run's program");
   auto* const files =
       command

@@ -223,7 +223,7 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
            integer(&train_config::logical_replicas, 0, most_micro_batches)}),
       of_stages({"train", "batch_norm", "--batch-norm", "", "SCOPE",
                  "Statistics of batch norm in training; local: of each micro-batch; sync: of the "
-                 "micro-batches of the same index in all logical replicas, on CPUs",
+                 "micro-batches of the same index in all logical replicas",
                  choice(&train_config::batch_norm)}),
       {"train", "loss", "--loss", "", "KIND", "Loss function",
        text(&train_config::loss, one_of(losses.names()))},

@@ -106,7 +106,7 @@ bool is_gpu(std::string_view device) {
   return choice && choice->what == engine::device_choice::kind::cuda;
 }
 
-bool are_stages_on_gpus(const trainer_config& config) {
+bool are_stages_on_gpus(const placement_tables& config) {
   const auto& nodes = config.cluster.nodes;
   if (nodes.empty()) return std::ranges::all_of(config.pipeline.devices, is_gpu);
   return std::ranges::all_of(nodes, [&](const node_entry& node) {
@@ -121,7 +121,7 @@ node_devices devices_of(const node_entry& node, const pipeline_config& pipeline)
   return device == "auto" && node.device_memory_mib > 0 ? node_devices::own : node_devices::none;
 }
 
-std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
+std::vector<node_room> rooms_of(const placement_tables& config, unsigned cores) {
   std::vector<node_room> rooms;
   for (const auto& node : config.cluster.nodes) {
     node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
@@ -138,7 +138,7 @@ std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
   return rooms;
 }
 
-result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
+result<std::vector<std::size_t>> node_of_stages(const placement_tables& config, unsigned cores) {
   return place_replicas(config.pipeline.stages, config.pipeline.replicas, rooms_of(config, cores),
                         config.cluster.stage_needs)
       .map_error([](placement_fault why) {
@@ -146,8 +146,9 @@ result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, un
       });
 }
 
-result<std::optional<std::size_t>> stage_of_data(const trainer_config& config, unsigned cores) {
-  const auto& wanted = config.data.node;
+result<std::optional<std::size_t>> stage_of_data(const placement_tables& config,
+                                                 const data_config& data, unsigned cores) {
+  const auto& wanted = data.node;
   if (wanted.empty()) return std::nullopt;
   std::vector<std::string> names;  // of each stage's node
   const auto places = config.cluster.nodes.empty()
@@ -164,7 +165,7 @@ result<std::optional<std::size_t>> stage_of_data(const trainer_config& config, u
   return fail(errc::bad_config, unknown_value(wanted, known));
 }
 
-std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores) {
+std::vector<int> threads_of_stages(const placement_tables& config, unsigned cores) {
   const auto& nodes = config.cluster.nodes;
   const auto places = node_of_stages(config, cores);
   if (nodes.empty() || !places)
@@ -180,7 +181,7 @@ std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores)
   return threads;
 }
 
-std::vector<thread_load> thread_loads_of(const trainer_config& config, unsigned cores) {
+std::vector<thread_load> thread_loads_of(const placement_tables& config, unsigned cores) {
   const auto threads = threads_of_stages(config, cores);
   const auto& nodes = config.cluster.nodes;
   const auto places = node_of_stages(config, cores);  // an error: there are no nodes
@@ -200,7 +201,7 @@ std::vector<thread_load> thread_loads_of(const trainer_config& config, unsigned 
   return loads;
 }
 
-std::vector<device_seat> seats_of_stages(const trainer_config& config, unsigned cores) {
+std::vector<device_seat> seats_of_stages(const placement_tables& config, unsigned cores) {
   const auto& nodes = config.cluster.nodes;
   const auto places = nodes.empty() ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
                                     : node_of_stages(config, cores);

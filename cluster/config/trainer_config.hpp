@@ -204,6 +204,16 @@ struct trainer_config {
   bool operator==(const trainer_config&) const = default;
 };
 
+/// The tables that say which stages there are and where they run: views for a function's
+/// parameter.
+struct placement_tables {
+  const pipeline_config& pipeline;
+  const cluster_config& cluster;
+
+  placement_tables(const trainer_config& config)
+      : pipeline(config.pipeline), cluster(config.cluster) {}
+};
+
 /// What each loss is multiplied by; 0: a dynamic scale. Where nothing is given, fp16 has that one,
 /// and the others have none, 1.
 [[nodiscard]] double loss_scale_of(const trainer_config& config) noexcept;
@@ -257,30 +267,31 @@ struct trainer_config {
 [[nodiscard]] node_devices devices_of(const node_entry& node, const pipeline_config& pipeline);
 
 /// Whether the config puts all stages on GPUs.
-[[nodiscard]] bool are_stages_on_gpus(const trainer_config& config);
+[[nodiscard]] bool are_stages_on_gpus(const placement_tables& config);
 
 /// What placing stages needs to know of the nodes; `cores`: of a node that names none.
-[[nodiscard]] std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores);
+[[nodiscard]] std::vector<node_room> rooms_of(const placement_tables& config, unsigned cores);
 
 /// The index in `config.cluster.nodes` of each stage's node, those of one replica after those of
 /// another; `cores`: of a node that names none.
 /// Errors: bad_config where the stages do not fit the nodes, and where there is no node.
-[[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const trainer_config& config,
+[[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const placement_tables& config,
                                                               unsigned cores);
 
-/// The stage in whose process the data are read: the first one of the node that the config names,
-/// or where there are no nodes the one that it names itself, "stage-0". Nothing: the trainer reads
+/// The stage in whose process the data are read: the first one of the node that `data` names, or
+/// where there are no nodes the one that it names itself, "stage-0". Nothing: the trainer reads
 /// them. Errors: bad_config for an unknown name, listing the known ones.
-[[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const trainer_config& config,
+[[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const placement_tables& config,
+                                                               const data_config& data,
                                                                unsigned cores);
 
 /// Intra-op threads of each stage, those of one replica after those of another: as above, or where
 /// there are nodes what each stage's says, or an equal share of its cores. The config is checked.
-[[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
+[[nodiscard]] std::vector<int> threads_of_stages(const placement_tables& config, unsigned cores);
 
 /// The threads of each node's stages, or where there are no nodes of those of this machine. The
 /// config is checked.
-[[nodiscard]] std::vector<thread_load> thread_loads_of(const trainer_config& config,
+[[nodiscard]] std::vector<thread_load> thread_loads_of(const placement_tables& config,
                                                        unsigned cores);
 
 /// What a stage computes on, as the config says. Where that is "auto", `seat` is its number among
@@ -294,7 +305,7 @@ struct device_seat {
 };
 
 /// Of each stage, those of one replica after those of another. The config is checked.
-[[nodiscard]] std::vector<device_seat> seats_of_stages(const trainer_config& config,
+[[nodiscard]] std::vector<device_seat> seats_of_stages(const placement_tables& config,
                                                        unsigned cores);
 
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see

@@ -22,13 +22,7 @@
 namespace troupe::cluster::doctor {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr auto facts_patience = 30s;
-constexpr auto data_patience = actors::usual_deadlines.build;  // as a run has
-constexpr auto listen_patience = 10s;
-constexpr auto probe_patience = 30s;
-constexpr auto until_silent = 300ms;  // an edge that works answers sooner
+constexpr auto limits = actors::usual_deadlines;
 constexpr std::uint64_t files_a_visit = 16;
 
 /// A node, its agent and what its listener said.
@@ -111,13 +105,13 @@ std::vector<folder_facts> trainer_folders(const trainer_config& config, const ru
 }
 
 /// Asks each node that has stages for the disk on which it is to keep slices.
-void add_slice_folders(tour& all, const trainer_config& config, const run_needs& needs) {
-  const auto& kept = config.checkpoint;
+void add_slice_folders(tour& all, const checkpoint_config& kept, const cluster_config& cluster,
+                       const run_needs& needs) {
   if (kept.storage != checkpoint_storage::local || kept.dir.empty()) return;
   const auto bytes = slice_bytes_of_nodes(all.places, needs.slices, all.nodes.size());
   for (std::size_t i = 0; i < all.nodes.size(); ++i) {
     if (all.nodes[i].who.stages.empty()) continue;
-    const auto& nodes = config.cluster.nodes;
+    const auto& nodes = cluster.nodes;
     const auto node = std::ranges::find(nodes, all.nodes[i].who.name, &node_entry::name);
     const bool has_own = node != nodes.end() && !node->checkpoint_dir.empty();
     const auto folder =
@@ -131,10 +125,10 @@ void add_slice_folders(tour& all, const trainer_config& config, const run_needs&
 }
 
 /// Where all hosts share the folder of checkpoints, each of them writes there.
-void add_shared_folder(tour& all, const trainer_config& config, const run_needs& needs) {
-  const auto& kept = config.checkpoint;
+void add_shared_folder(tour& all, const checkpoint_config& kept, const cluster_config& cluster,
+                       const run_needs& needs) {
   if (kept.storage != checkpoint_storage::shared || kept.dir.empty()) return;
-  if (!is_over_hosts(config.cluster.launch)) return;
+  if (!is_over_hosts(cluster.launch)) return;
   const auto bytes = own_slice_bytes_of_nodes(all.places, needs.slices, all.nodes.size());
   for (std::size_t i = 0; i < all.nodes.size(); ++i)
     if (!all.nodes[i].who.stages.empty())
@@ -147,7 +141,7 @@ void add_shared_folder(tour& all, const trainer_config& config, const run_needs&
 }
 
 /// Open files, sockets and shared memory of the run's processes.
-void note_what_links_take(tour& all, const trainer_config& config, std::uint64_t processes) {
+void note_what_links_take(tour& all, const cluster_config& cluster, std::uint64_t processes) {
   const bool is_inside = !opens_port(all.plan.link.transport);
   const bool has_inside_door = all.plan.link.transport == transport::mixed;
   for (auto& node : all.nodes) {
@@ -159,13 +153,13 @@ void note_what_links_take(tour& all, const trainer_config& config, std::uint64_t
   }
   auto& trainer = all.nodes.front().who;
   const auto agents = all.plan.agents.hosts.size();
-  const bool has_children = agents == 0 && config.cluster.launch != launch_way::none;
+  const bool has_children = agents == 0 && cluster.launch != launch_way::none;
   trainer.raises_limits = true;
   trainer.needed_files = own_files + files_an_agent * agents +
                          (has_children ? files_a_child : files_a_process) * processes;
 }
 
-void place_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
+void place_stages_in(tour& all, const placement_tables& config, const run_needs& needs) {
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
   const auto seats = seats_of_stages(config, cores);
@@ -202,7 +196,7 @@ void place_processes_in(tour& all, const run_needs& needs) {
 /// Has the machine of the stage that is to read the data open them; where the trainer is to, the
 /// data are open already. Of stages that others start nothing is known.
 void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
-  const auto stage = stage_of_data(config, std::thread::hardware_concurrency());
+  const auto stage = stage_of_data(config, config.data, std::thread::hardware_concurrency());
   if (!data || !stage || !*stage || all.places.empty()) return;
   all.nodes[all.places.at(**stage)].data = data(config);
 }
@@ -236,14 +230,14 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   }
   if (!has_stages) {
     place_processes_in(all, needs);
-    note_what_links_take(all, config, needs.threads_of_processes.size());
+    note_what_links_take(all, config.cluster, needs.threads_of_processes.size());
     return all;
   }
   place_stages_in(all, config, needs);
-  add_slice_folders(all, config, needs);
-  add_shared_folder(all, config, needs);
+  add_slice_folders(all, config.checkpoint, config.cluster, needs);
+  add_shared_folder(all, config.checkpoint, config.cluster, needs);
   if (config.pipeline.stages_in == placement::processes)
-    note_what_links_take(all, config,
+    note_what_links_take(all, config.cluster,
                          std::uint64_t{config.pipeline.stages} * config.pipeline.replicas);
   return all;
 }
@@ -269,7 +263,7 @@ void open_data_on(visited& node) {
   if (!node.data) return;
   auto& facts = *node.who.facts;
   facts.data_source = node.data->source;
-  const auto said = node.visit->ask(*node.data, data_patience);
+  const auto said = node.visit->ask(*node.data, limits.build);
   const auto found =
       said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
   facts.data_error = found ? found->data_error : facts.data_source + ": " + found.error().text;
@@ -286,7 +280,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   node.visit = std::move(*opened);
   node.who.warnings = node.visit->warnings();
   const auto asked_at = wall_clock_ns();
-  const auto said = node.visit->ask(node.asked, facts_patience);
+  const auto said = node.visit->ask(node.asked, limits.examine);
   auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
   if (!facts) {
     node.who.lost = with_remedy_of_start(facts.error().text);
@@ -302,7 +296,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
 /// Has a node whose facts are known listen.
 void have_it_listen(visited& node, const agent_plan& plan) {
   if (!node.who.facts || lacks_listening(*node.who.facts, plan)) return;
-  const auto listens = node.visit->begin(node.listen, listen_patience);
+  const auto listens = node.visit->begin(node.listen, limits.listen);
   const auto where =
       listens.error.empty() ? decode_edge(listens.lines) : fail(errc::io_failed, listens.error);
   if (where)
@@ -314,7 +308,7 @@ void have_it_listen(visited& node, const agent_plan& plan) {
 /// What one node's process finds on the way to another. `examiner`: that serves nothing else now.
 edge_facts probe(visited& from, const visited& to, const requests::probe& what,
                  std::size_t examiner) {
-  const auto said = from.visit->ask(what, probe_patience, examiner);
+  const auto said = from.visit->ask(what, limits.examine, examiner);
   auto facts = decode_edge(said.lines);
   edge_facts out = facts ? std::move(*facts) : edge_facts{};
   out.from = from.who.name;
@@ -372,7 +366,7 @@ std::vector<edge_facts> probe_edges(tour& all) {
   if (all.transport != name_of(messages::link_transport::shm))
     for (std::size_t i = 0; i < all.edges.size(); ++i)
       tries.push_back(begin_probe(all, i, true, known));
-  const auto soon = std::chrono::steady_clock::now() + until_silent;
+  const auto soon = std::chrono::steady_clock::now() + limits.edge_word;
   std::vector<std::size_t> ready, silent;
   for (std::size_t i = 0; i < all.edges.size(); ++i) {
     const bool waits = !tries.empty() && tries[i].wait_until(soon) != std::future_status::ready;
@@ -413,13 +407,13 @@ std::vector<edge_facts> visit_all(tour& all) {
   return probe_edges(all);
 }
 
-finding of_preparing(const error& why, const trainer_config& config) {
-  const auto trainer = trainer_name(config.cluster);
+finding of_preparing(const error& why, const cluster_config& cluster, const data_config& data) {
+  const auto trainer = trainer_name(cluster);
   const bool is_of_data = why.code == errc::bad_data || why.code == errc::io_failed;
-  if (is_of_data && !config.data.node.empty())
+  if (is_of_data && !data.node.empty())
     return {severity::warning, "memory", trainer,
             "what the stages need cannot be predicted on this machine: " + why.text,
-            "node " + config.data.node +
+            "node " + data.node +
                 " reads the data; where this machine has them too, the need is predicted"};
   if (why.code == errc::bad_data)
     return {severity::error, "data", trainer, why.text,
@@ -432,7 +426,7 @@ finding of_preparing(const error& why, const trainer_config& config) {
 examination examine(const trainer_config& config, const run_knowledge& program) {
   examination out;
   const auto needs = program.needs(config);
-  if (!needs) out.others.push_back(of_preparing(needs.error(), config));
+  if (!needs) out.others.push_back(of_preparing(needs.error(), config.cluster, config.data));
   auto plan = plan_of(config);
   if (!plan) {
     out.others.push_back(of_plan("settings", plan.error(), "change the settings that are named"));

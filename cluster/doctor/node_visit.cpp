@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/doctor/examiner.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
 
 constexpr const char* listener = "the doctor's listener";
-constexpr auto end_patience = std::chrono::seconds(5);
 
 std::string name_of_examiner(std::size_t number) {
   return "the doctor's examiner " + std::to_string(number);
@@ -123,7 +123,7 @@ answer node_visit::serve(const std::string& process, const request& what,
     lock.unlock();
     launcher_->kill(process);
     lock.lock();  // another of this name can be started only when it is gone
-    box_->changed.wait_for(lock, end_patience,
+    box_->changed.wait_for(lock, actors::usual_deadlines.examiner_end,
                            [&] { return box_->lost || box_->processes[process].end; });
   } else if (box_->lost) {
     out.error = box_->lost->text;

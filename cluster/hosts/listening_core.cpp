@@ -4,15 +4,28 @@
 #include <map>
 
 #include "cluster/hosts/host_addresses.hpp"
-#include "cluster/hosts/network_range.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-std::optional<std::string> own_address_in(const listening_node& node, const network_range& range) {
+/// An interface's address, without its prefix, and its network.
+struct own_interface {
+  std::string address;
+  network_range network;
+};
+
+std::vector<own_interface> interfaces_of(const listening_node& node) {
+  std::vector<own_interface> out;
   for (const auto& each : node.addresses)
-    if (network_range::around(each) == range) return each.substr(0, each.find('/'));
-  return std::nullopt;
+    if (const auto network = network_range::around(each))
+      out.push_back({each.substr(0, each.find('/')), *network});
+  return out;
+}
+
+std::optional<std::string> address_within(const std::vector<own_interface>& all,
+                                          const network_range& range) {
+  const auto found = std::ranges::find(all, range, &own_interface::network);
+  return found == all.end() ? std::nullopt : std::optional(found->address);
 }
 
 /// Whether two hosts have one address.
@@ -25,13 +38,13 @@ bool is_doubled(const std::vector<listening_node>& nodes,
 }
 
 std::vector<common_network> common_networks(const std::vector<listening_node>& nodes) {
+  std::vector<std::vector<own_interface>> all;
+  for (const auto& node : nodes) all.push_back(interfaces_of(node));
   std::vector<common_network> out;
-  for (const auto& each : nodes.front().addresses) {
-    const auto range = network_range::around(each);
-    if (!range) continue;
-    common_network found{range->text(), {}};
-    for (const auto& node : nodes)
-      if (auto own = own_address_in(node, *range)) found.addresses.push_back(std::move(*own));
+  for (const auto& each : all.front()) {
+    common_network found{each.network, {}};
+    for (const auto& node : all)
+      if (auto own = address_within(node, each.network)) found.addresses.push_back(std::move(*own));
     const bool has_all = found.addresses.size() == nodes.size();
     if (has_all && !is_doubled(nodes, found.addresses) &&
         std::ranges::find(out, found.range, &common_network::range) == out.end())
@@ -40,13 +53,8 @@ std::vector<common_network> common_networks(const std::vector<listening_node>& n
   return out;
 }
 
-bool has_address(const common_network& network, const std::string& address) {
-  const auto range = network_range::parse(network.range);
-  return range && range->contains(address);
-}
-
 bool is_of_version_6(const common_network& network) {
-  return network.range.find(':') != std::string::npos;
+  return network.range.is_version_6();
 }
 
 }  // namespace
@@ -58,14 +66,24 @@ std::optional<common_network> choose_network(const std::vector<listening_node>& 
   auto shared = common_networks(nodes);
   const auto of_hosts = std::ranges::find_if(shared, [&](const auto& network) {
     return std::ranges::all_of(nodes,
-                               [&](const auto& each) { return has_address(network, each.host); });
+                               [&](const auto& each) { return network.range.contains(each.host); });
   });
   if (of_hosts != shared.end())
-    return has_address(*of_hosts, trainer) ? std::nullopt : std::optional(*of_hosts);
-  if (std::ranges::any_of(shared, [&](const auto& each) { return has_address(each, trainer); }))
+    return of_hosts->range.contains(trainer) ? std::nullopt : std::optional(*of_hosts);
+  if (std::ranges::any_of(shared, [&](const auto& each) { return each.range.contains(trainer); }))
     return std::nullopt;
   if (!std::ranges::all_of(shared, is_of_version_6)) std::erase_if(shared, is_of_version_6);
   return shared.size() == 1 ? std::optional(shared.front()) : std::nullopt;
+}
+
+std::optional<std::string> own_address_in(const listening_node& node, const network_range& range) {
+  return address_within(interfaces_of(node), range);
+}
+
+std::string words_on_network(const network_range& range, const std::string& trainer) {
+  return "stages listen in the network " + range.text() +
+         ", which their hosts share and the trainer (" + trainer +
+         ") is not in; another is named by `network` in [cluster]";
 }
 
 result<void> check_addresses(const std::vector<listening>& all) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/hosts/network_range.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -28,7 +29,7 @@ struct listening_node {
 
 /// A network that nodes have in common.
 struct common_network {
-  std::string range;                   ///< "10.0.0.0/24"
+  network_range range;
   std::vector<std::string> addresses;  ///< Of each node, in it: "10.0.0.2".
 
   bool operator==(const common_network&) const = default;
@@ -42,6 +43,13 @@ struct common_network {
 /// from which it reaches the trainer.
 [[nodiscard]] std::optional<common_network> choose_network(const std::vector<listening_node>& nodes,
                                                            const std::string& trainer);
+
+/// The address of a node in a network; nullopt: none of its interfaces is in that one.
+[[nodiscard]] std::optional<std::string> own_address_in(const listening_node& node,
+                                                        const network_range& range);
+
+/// What the user is told of the network in which nodes listen, which the trainer's is not.
+[[nodiscard]] std::string words_on_network(const network_range& range, const std::string& trainer);
 
 /// Whether no two machines listen at one address, as they do where both have a bridge of their own
 /// with it: what is sent there stays on the machine that sends it. Errors: address_unavailable

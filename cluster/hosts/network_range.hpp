@@ -23,6 +23,8 @@ class network_range {
 
   bool operator==(const network_range&) const = default;
 
+  [[nodiscard]] bool is_version_6() const noexcept { return is_version_6_; }
+
   /// Whether a numeric address, without port or brackets, is in it.
   [[nodiscard]] bool contains(const std::string& address) const;
 

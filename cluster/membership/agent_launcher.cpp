@@ -37,8 +37,6 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-constexpr auto grace = 1s;           // for processes that are to end, before they are killed
-constexpr auto agents_end = 1500ms;  // for agents to end once they have been told to
 constexpr auto tick_every = 100ms;
 
 /// One agent. Guarded by the launcher's mutex.
@@ -436,9 +434,12 @@ void agent_launcher::join(bool in_order) {
     changed_.wait_for(lock, actors::usual_deadlines.end, idle);
     is_joining_ = false;
   }
-  for (const auto& each : sessions_) perform(*each, each->core.end(patient ? grace : 0s));
+  for (const auto& each : sessions_)
+    perform(*each, each->core.end(patient ? actors::usual_deadlines.agent_processes : 0s));
   lock.unlock();
-  const auto most = patient ? grace + agents_end : std::chrono::milliseconds(agents_end);
+  const auto most =
+      patient ? actors::usual_deadlines.agent_processes + actors::usual_deadlines.agent_end
+              : actors::usual_deadlines.agent_end;
   if (group_->wait(most)) return;
   tell_left(most);
   group_->terminate_all(0ms);

@@ -82,9 +82,7 @@ std::string choose_listening(const std::vector<agent_host*>& hosts,
   const auto network = nodes.empty() ? std::nullopt : choose_network(nodes, trainer);
   if (!network) return "";
   for (std::size_t i = 0; i < hosts.size(); ++i) hosts[i]->listen = network->addresses[i];
-  return "stages listen in the network " + network->range +
-         ", which their hosts share and the trainer (" + trainer +
-         ") is not in; another is named by `network` in [cluster]";
+  return words_on_network(network->range, trainer);
 }
 
 result<void> push_program(agent_settings& settings) {

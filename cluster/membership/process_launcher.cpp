@@ -130,7 +130,7 @@ class process_launcher final : public node_launcher {
       log::warning(name +
                    " was killed, and has not ended, as one that a disk holds up; it is waited "
                    "for another minute");
-      if (!ends_->forgive(name, std::chrono::minutes(1)))
+      if (!ends_->forgive(name, actors::usual_deadlines.held_up))
         return fail(errc::io_failed, name + " was killed, and has not ended");
     }
     if (given_up_.insert(name).second) --there_;

@@ -94,6 +94,17 @@ error trainer_failure(const joined_node_settings& settings, const error& why) {
   return {why.code, words(settings.name, settings.trainer, why.text)};
 }
 
+/// Has the node listen where its trainer says. Empty: it stays where it is.
+actors::host_parts::move_door door_of(const joined_node_settings& settings, actors::node& own) {
+  if (!settings.may_move) return {};
+  const auto trainer = host_of(messages::meeting_place::parse(settings.trainer).outside);
+  return [trainer, &own](const std::string& wanted) {
+    return listen_address(wanted, trainer).and_then([&own](const std::string& at) {
+      return own.listen_at(at);
+    });
+  };
+}
+
 }  // namespace
 
 std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
@@ -172,7 +183,8 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   if (!node) return tl::unexpected(node.error());
   own.spawn(system, settings.known);
   own.publish(**node);
-  const auto spawned = spawn(system, {**node, progress}, [&settings, end](const auto& failure) {
+  const joined_node here{**node, progress, door_of(settings, **node)};
+  const auto spawned = spawn(system, here, [&settings, end](const auto& failure) {
     if (failure.empty()) return end->decide({});
     end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
   });
@@ -195,16 +207,18 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
 host_spawner stage_host(registries known) {
   return [known = std::move(known)](caf::actor_system& system, const joined_node& here,
                                     shut_down_handler on_shut_down) {
-    return caf::actor_cast<caf::strong_actor_ptr>(
-        actors::spawn_host(system, {.models = known.models,
-                                    .optimizers = known.optimizers,
-                                    .on_shut_down = std::move(on_shut_down),
-                                    .progress = here.progress,
-                                    .losses = known.losses,
-                                    .metrics = known.metrics,
-                                    .data = known.data,
-                                    .collectives = known.collectives,
-                                    .memory = here.node.memory()}));
+    return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
+        system, {.models = known.models,
+                 .optimizers = known.optimizers,
+                 .on_shut_down = std::move(on_shut_down),
+                 .progress = here.progress,
+                 .losses = known.losses,
+                 .metrics = known.metrics,
+                 .data = known.data,
+                 .collectives = known.collectives,
+                 .memory = here.node.memory(),
+                 .interfaces = here.listen ? interface_addresses() : std::vector<std::string>(),
+                 .listen = here.listen}));
   };
 }
 

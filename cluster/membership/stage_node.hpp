@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/pipeline/host_actor.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "cluster/config/registries.hpp"
@@ -20,7 +21,10 @@ struct joined_node_settings {
   std::string trainer;      ///< Where the trainer's node listens, "host:port".
   std::string listen = "";  ///< Empty: whatever suits the link.
   actors::link_factory make_link;
-  bool by_hand = false;    ///< Somebody has typed where and as what it joins.
+  bool by_hand = false;  ///< Somebody has typed where and as what it joins.
+  /// Nobody has said where it is to listen, other machines come there, and the trainer may say
+  /// where once all have joined.
+  bool may_move = false;
   std::string build = "";  ///< As of node_settings::build.
   registries known = {};   ///< Of the program, for the messages and actors of its own.
 };
@@ -29,6 +33,7 @@ struct joined_node_settings {
 struct joined_node {
   const actors::node& node;
   std::shared_ptr<actors::progress_board> progress;
+  actors::host_parts::move_door listen = {};  ///< As of host_parts.
 };
 
 /// `failure`: see actors::shut_down.

@@ -1,5 +1,10 @@
 #include "cluster/training/data_source.hpp"
 
+#include <utility>
+
+#include "cluster/recovery/data_places_core.hpp"
+#include "messages/base/log.hpp"
+
 namespace troupe::cluster {
 
 engine::dataset_options dataset_options_of(const application& program,
@@ -21,17 +26,49 @@ result<std::shared_ptr<const engine::dataset>> open_data_here(const application&
   return std::shared_ptr<const engine::dataset>(std::move(*data));
 }
 
-result<std::shared_ptr<const actors::distant_data>> open_data_at(node_group& group,
-                                                                 std::size_t stage,
-                                                                 const application& program,
-                                                                 const trainer_config& config) {
+data_on_node::data_on_node(node_group& group, std::size_t stage) : group_(group) {
+  note_process(stage);
+}
+
+void data_on_node::note_process(std::size_t place) {
+  place_ = place;
+  host_ = group_.hosts_of_places().at(place);
+  process_ = group_.hosts().at(place);
+}
+
+result<std::shared_ptr<data_on_node>> data_on_node::open(node_group& group, std::size_t stage,
+                                                         const application& program,
+                                                         const trainer_config& config) {
+  std::shared_ptr<data_on_node> made(new data_on_node(group, stage));
   auto data = actors::distant_data::open(
       group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); },
-      caf::actor_cast<actors::host_actor>(group.hosts().at(stage)),
-      dataset_options_of(program, config));
-  if (data) return data;
+      caf::actor_cast<actors::host_actor>(made->process_), dataset_options_of(program, config),
+      config.train.on_fault == fault_policy::recover);
+  if (data) {
+    made->data_ = std::move(*data);
+    return made;
+  }
   if (data.error().code == errc::peer_lost) return tl::unexpected(group.explain(data.error()));
   return fail(data.error().code, "data on node " + config.data.node + ": " + data.error().text);
+}
+
+result<void> data_on_node::open_again(std::uint64_t reached) {
+  std::string why;
+  for (const auto place : places_for_data(group_.hosts_of_places(), place_, host_)) {
+    const auto name = group_.names().at(place);
+    const auto opened =
+        data_->open_again(caf::actor_cast<actors::host_actor>(group_.hosts().at(place)));
+    if (opened) {
+      note_process(place);
+      log::info(name + " reads the data from here on");
+      return {};
+    }
+    if (opened.error().code == errc::peer_lost) return opened;
+    why += (why.empty() ? "" : "; ") + ("on " + name + ": ") + opened.error().text;
+  }
+  return fail(errc::handler_failed, "the process that read the data was lost behind step " +
+                                        std::to_string(reached) +
+                                        ", and none that is left can take its place: " + why);
 }
 
 }  // namespace troupe::cluster

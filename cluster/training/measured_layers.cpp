@@ -18,16 +18,16 @@ namespace troupe::cluster {
 namespace {
 
 /// Why this machine counts, where it trains nothing.
-std::string words_on_here(const trainer_config& config) {
-  return config.cluster.launch == launch_way::local ? "" : ", where its activations are measured";
+std::string words_on_here(const cluster_config& cluster) {
+  return cluster.launch == launch_way::local ? "" : ", where its activations are measured";
 }
 
 /// What a refusal for lack of memory says of this machine.
-std::string free_here(const trainer_config& config, const engine::free_memory& room) {
+std::string free_here(const cluster_config& cluster, const engine::free_memory& room) {
   const auto limit = static_cast<double>(room.group_limit_bytes);
   return actors::in_mebi(actors::free_bytes(room)) + " are free on this machine" +
          (limit > 0 ? " within the limit of the control group, " + actors::in_mebi(limit) : "") +
-         words_on_here(config);
+         words_on_here(cluster);
 }
 
 std::string count_of(std::int64_t samples) {
@@ -35,9 +35,9 @@ std::string count_of(std::int64_t samples) {
 }
 
 /// What a user changes that has no room for a micro-batch.
-std::string place_of_samples(const trainer_config& config, std::int64_t samples) {
-  return samples > 1 ? config.places.of("pipeline.micro_batches", "train.batch_size")
-                     : config.places.of("data.source");
+std::string place_of_samples(const setting_places& places, std::int64_t samples) {
+  return samples > 1 ? places.of("pipeline.micro_batches", "train.batch_size")
+                     : places.of("data.source");
 }
 
 std::string remedy_for_samples(std::int64_t samples) {
@@ -96,19 +96,20 @@ result<void> check_measurable(const layers_to_measure& what, std::int64_t sample
   const double free = actors::free_bytes(room);
   for (const auto& each : what.described)
     if (tensor_bytes(*each) > free)
-      return fail(errc::bad_config,
-                  config.places.of("model.name") + ": the layer '" + each->name() + "' alone has " +
-                      actors::in_mebi(tensor_bytes(*each)) + " of weights, but " +
-                      free_here(config, room) + "; take a smaller model, or another machine");
+      return fail(errc::bad_config, config.places.of("model.name") + ": the layer '" +
+                                        each->name() + "' alone has " +
+                                        actors::in_mebi(tensor_bytes(*each)) + " of weights, but " +
+                                        free_here(config.cluster, room) +
+                                        "; take a smaller model, or another machine");
   const auto least = engine::least_profile_bytes(what.described, what.data.sample_shape(), samples,
                                                  value_bytes(config.model.precision));
   for (std::size_t i = 0; i < least.size(); ++i)
     if (least[i] > free)
-      return fail(errc::bad_config, place_of_samples(config, samples) + ": the layer '" +
-                                        what.described[i]->name() + "' takes at least " +
-                                        actors::in_mebi(least[i]) + " for a micro-batch of " +
-                                        count_of(samples) + ", but " + free_here(config, room) +
-                                        remedy_for_samples(samples));
+      return fail(errc::bad_config,
+                  place_of_samples(config.places, samples) + ": the layer '" +
+                      what.described[i]->name() + "' takes at least " + actors::in_mebi(least[i]) +
+                      " for a micro-batch of " + count_of(samples) + ", but " +
+                      free_here(config.cluster, room) + remedy_for_samples(samples));
   return {};
 }
 
@@ -120,15 +121,16 @@ result<void> check_batch(const trainer_config& config, const engine::dataset& da
   if (bytes <= actors::free_bytes(room)) return {};
   return fail(errc::bad_config,
               config.places.of("train.batch_size") + ": a step's " + count_of(samples) + " take " +
-                  actors::in_mebi(bytes) + ", but " + free_here(config, room) +
+                  actors::in_mebi(bytes) + ", but " + free_here(config.cluster, room) +
                   "; take a smaller --batch-size (--accumulate makes one update of several "
                   "steps), smaller samples, or another machine");
 }
 
-error blame_bound(const trainer_config& config, std::int64_t samples, error why) {
+error blame_bound(const setting_places& places, const cluster_config& cluster, std::int64_t samples,
+                  error why) {
   if (why.code == errc::bad_config)
-    why.text = place_of_samples(config, samples) + ": " + why.text +
-               ", which are free on this machine" + words_on_here(config) +
+    why.text = place_of_samples(places, samples) + ": " + why.text +
+               ", which are free on this machine" + words_on_here(cluster) +
                remedy_for_samples(samples);
   return why;
 }
@@ -137,7 +139,7 @@ result<measured_layers> measure_activations(const layers_to_measure& what,
                                             std::int64_t samples) try {
   if (auto fits = check_measurable(what, samples, engine::read_free_memory()); !fits)
     return tl::unexpected(fits.error());
-  const auto options = stage_options_of(what.config, what.known);
+  const auto options = stage_options_of(what.config.train, what.config.model, what.known);
   if (!options) return tl::unexpected(options.error());
   measuring_teller teller(what.described, [](const std::string& line) { log::info(line); });
   auto read = first_samples(what.data, samples);
@@ -146,7 +148,9 @@ result<measured_layers> measure_activations(const layers_to_measure& what,
       .bytes = actors::free_bytes(engine::read_free_memory()),
       .begins = [&teller](std::size_t layer) { teller.begins(layer); }};
   auto profile = engine::profile_model(what.blueprint, *options, *read, /*repeats=*/0, within);
-  if (!profile) return tl::unexpected(blame_bound(what.config, samples, profile.error()));
+  if (!profile)
+    return tl::unexpected(
+        blame_bound(what.config.places, what.config.cluster, samples, profile.error()));
   return measured_layers{std::move(*read), std::move(*profile)};
 } catch (const std::exception& problem) {
   return fail(errc::handler_failed,

@@ -67,7 +67,8 @@ class measuring_teller {
 
 /// The same error of a profile within bounds, with the setting that is to be changed and what to
 /// do.
-[[nodiscard]] error blame_bound(const trainer_config& config, std::int64_t samples, error why);
+[[nodiscard]] error blame_bound(const setting_places& places, const cluster_config& cluster,
+                                std::int64_t samples, error why);
 
 struct measured_layers {
   engine::batch samples;

@@ -111,19 +111,20 @@ result<engine::model_profile> measure_by_child(const std::vector<std::string>& c
 }
 
 /// Whether another process that is given this one's command line reads the same from it.
-bool can_be_read_again(const trainer_config& config) {
-  return !config.command.empty() &&
-         std::ranges::all_of(config.config_files, [](const std::filesystem::path& file) {
-           std::error_code ignored;
-           return std::filesystem::is_regular_file(file, ignored);
-         });
+bool can_be_read_again(const std::vector<std::string>& command,
+                       const std::vector<std::filesystem::path>& files) {
+  return !command.empty() && std::ranges::all_of(files, [](const std::filesystem::path& file) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(file, ignored);
+  });
 }
 
 }  // namespace
 
 result<measured_layers> measure_in_process(const layers_to_measure& what, std::int64_t samples) {
   // A main that passes other words on would have its children measure by children, without end.
-  if (was_launched() || !can_be_read_again(what.config)) return measure_activations(what, samples);
+  if (was_launched() || !can_be_read_again(what.config.command, what.config.config_files))
+    return measure_activations(what, samples);
   if (auto fits = check_measurable(what, samples, engine::read_free_memory()); !fits)
     return tl::unexpected(fits.error());
   auto profile = measure_by_child(what.config.command, samples);

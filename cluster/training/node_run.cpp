@@ -28,31 +28,32 @@ std::string listening_setting(const node_options& options) {
 
 }  // namespace
 
-result<std::unique_ptr<node_launcher>> process_launcher_of(const trainer_config& config,
+result<std::unique_ptr<node_launcher>> process_launcher_of(const link_config& how,
+                                                           const observe_config& observe,
                                                            std::size_t processes) {
-  auto link = process_link_of(config.link);
+  auto link = process_link_of(how);
   if (!link) return tl::unexpected(link.error());
-  if (auto listens = check_trainer_listens(config.link.listen); !listens)
+  if (auto listens = check_trainer_listens(how.listen); !listens)
     return tl::unexpected(listens.error());
-  return make_process_launcher(std::move(*link), config.observe.verbose, processes);
+  return make_process_launcher(std::move(*link), observe.verbose, processes);
 }
 
-actors::progress_settings progress_of(const trainer_config& config) {
-  return {.slow_after = std::chrono::duration<double>(config.observe.slow_after),
-          .hang_timeout = std::chrono::duration<double>(config.train.hang_timeout)};
+actors::progress_settings progress_of(const observe_config& observe, const train_config& train) {
+  return {.slow_after = std::chrono::duration<double>(observe.slow_after),
+          .hang_timeout = std::chrono::duration<double>(train.hang_timeout)};
 }
 
-result<run_end> run_nodes(node_run run, const trainer_config& config, run_control& control) {
+result<run_end> run_nodes(node_run run, const checkpoint_config& kept,
+                          const cluster_config& cluster, run_control& control) {
   const std::shared_ptr<node_launcher> all = std::move(run.where);
-  const auto checkpoint_signal = signal_of(config.checkpoint);
+  const auto checkpoint_signal = signal_of(kept);
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   auto guard = guard_run(control.stop, all, *checkpoint_signal);
   if (!guard) return tl::unexpected(guard.error());
-  const std::chrono::duration<double> patience(config.cluster.join_timeout);
+  const std::chrono::duration<double> patience(cluster.join_timeout);
   // Stages that others start may be long in coming; what is started here joins or ends by itself.
   std::function<bool()> is_stopped;
-  if (config.cluster.launch == launch_way::none)
-    is_stopped = [&control] { return control.stop.wanted(); };
+  if (cluster.launch == launch_way::none) is_stopped = [&control] { return control.stop.wanted(); };
   auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
                                  std::chrono::duration_cast<std::chrono::milliseconds>(patience),
                                  run.understudies, std::move(is_stopped), run.own_messages);
@@ -91,6 +92,7 @@ result<void> serve_as_node(const node_options& options, registries known,
       return fail(listens.error().code,
                   options.name + ": " + listening_setting(options) + listens.error().text);
     settings.listen = std::move(*listen);
+    settings.may_move = settings.by_hand && options.listen.empty();
   }
   return run_node(settings, spawn);
 }

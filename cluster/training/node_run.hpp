@@ -28,16 +28,17 @@ struct node_run {
 /// A launcher of so many processes of this program, linked as the config says. Errors: bad_config,
 /// io_failed.
 [[nodiscard]] result<std::unique_ptr<node_launcher>> process_launcher_of(
-    const trainer_config& config, std::size_t processes);
+    const link_config& how, const observe_config& observe, std::size_t processes);
 
 /// When work counts as slow or hung.
-[[nodiscard]] actors::progress_settings progress_of(const trainer_config& config);
+[[nodiscard]] actors::progress_settings progress_of(const observe_config& observe,
+                                                    const train_config& train);
 
 /// Starts the nodes and drives them until the run is over or the user interrupts it. Leaves no
 /// process behind, whatever happens. Errors: those of starting and driving, with the reason for the
 /// loss of a node.
-[[nodiscard]] result<run_end> run_nodes(node_run run, const trainer_config& config,
-                                        run_control& control);
+[[nodiscard]] result<run_end> run_nodes(node_run run, const checkpoint_config& kept,
+                                        const cluster_config& cluster, run_control& control);
 
 /// Serves as a node of another process's run, with the host that `spawn` makes and what a program
 /// that knows `known` has of its own. Errors: as run_node.

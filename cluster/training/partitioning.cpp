@@ -32,9 +32,8 @@ constexpr double shared_memory_bytes_per_s = 5e9;
 constexpr double tcp_bytes_per_s = 2e9;
 
 /// Whether there is a layer for each slice.
-result<void> check_slices(const engine::model& layers, const trainer_config& whole,
-                          const registries& known) {
-  const auto& config = whole.pipeline;
+result<void> check_slices(const engine::model& layers, const pipeline_config& config,
+                          const setting_places& places, const registries& known) {
   const auto layout = engine::layout_of(schedule_of(config, known.schedules), config.stages);
   if (!layout) return tl::unexpected(layout.error());
   return engine::check_stages(layers.size(), layout->stages, layout->chunks)
@@ -42,17 +41,18 @@ result<void> check_slices(const engine::model& layers, const trainer_config& who
         const auto schedule =
             config.plan ? "the plan of " + config.schedule_file.string() : config.schedule;
         if (layout->chunks > 1) why.text += " (schedule: " + schedule + ")";
-        return whole.places.blame("pipeline.stages", std::move(why));
+        return places.blame("pipeline.stages", std::move(why));
       });
 }
 
-result<cut_list> fixed_cuts(const engine::model& layers, const trainer_config& whole,
-                            const registries& known, std::vector<std::int64_t> sample_shape) try {
-  if (auto fits = check_slices(layers, whole, known); !fits) return tl::unexpected(fits.error());
-  const auto& config = whole.pipeline;
+result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& config,
+                            const setting_places& places, const registries& known,
+                            std::vector<std::int64_t> sample_shape) try {
+  if (auto fits = check_slices(layers, config, places, known); !fits)
+    return tl::unexpected(fits.error());
   if (config.partition == partition::cuts)
     return engine::parse_cuts(engine::layer_names(layers), config.cut).map_error([&](error why) {
-      why.text.insert(0, whole.places.of("pipeline.cut", "pipeline.partition") + ": ");
+      why.text.insert(0, places.of("pipeline.cut", "pipeline.partition") + ": ");
       return why;
     });
   std::vector<double> costs;
@@ -184,7 +184,7 @@ std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
 /// Fills in how large a sample is.
 result<std::vector<engine::model_profile>> measure(const layers_to_measure& what,
                                                    engine::planning& how) {
-  const auto options = stage_options_of(what.config, what.known);
+  const auto options = stage_options_of(what.config.train, what.config.model, what.known);
   if (!options) return tl::unexpected(options.error());
   std::vector<engine::model_profile> profiles;
   for (const auto size : sizes_to_profile(what.config)) {
@@ -195,17 +195,19 @@ result<std::vector<engine::model_profile>> measure(const layers_to_measure& what
     if (!samples) return tl::unexpected(samples.error());
     how.sample_bytes = bytes_of_sample(*samples);
     auto profile = measure_side_by_side(what.blueprint, *options, how, *samples, teller);
-    if (!profile) return tl::unexpected(blame_bound(what.config, size, profile.error()));
+    if (!profile)
+      return tl::unexpected(
+          blame_bound(what.config.places, what.config.cluster, size, profile.error()));
     profiles.push_back(std::move(*profile));
   }
   return profiles;
 }
 
-result<void> save(const std::vector<engine::model_profile>& profiles, const trainer_config& config,
-                  const engine::planning& how) {
-  const auto& file = config.observe.save_profile;
+result<void> save(const std::vector<engine::model_profile>& profiles, const observe_config& observe,
+                  const model_config& model, const engine::planning& how) {
+  const auto& file = observe.save_profile;
   if (file.empty()) return {};
-  const engine::saved_profile made{.model = config.model.name,
+  const engine::saved_profile made{.model = model.name,
                                    .batch_size = how.batch_size,
                                    .cores = how.cores,
                                    .threads_per_stage = how.threads_per_stage,
@@ -227,13 +229,23 @@ std::uint32_t planned_microbatches(const trainer_config& config, std::uint32_t m
   return (microbatches + parts - 1) / parts;
 }
 
+result<std::vector<engine::layer_range>> named_slices(const engine::model& layers,
+                                                      const trainer_config& config,
+                                                      const registries& known) {
+  using slices = std::vector<engine::layer_range>;
+  if (config.pipeline.partition != partition::cuts)
+    return check_slices(layers, config.pipeline, config.places, known).map([] { return slices(); });
+  return fixed_cuts(layers, config.pipeline, config.places, known, {})
+      .map([&](const cut_list& cuts) { return engine::slices_between(cuts, layers.size()); });
+}
+
 result<chosen_partition> choose_partition(const engine::model& layers,
                                           const engine::model_blueprint& blueprint,
                                           const trainer_config& config, const registries& known,
                                           const engine::dataset& data) {
   std::optional<cut_list> cuts;
   if (config.pipeline.partition != partition::automatic) {
-    auto fixed = fixed_cuts(layers, config, known, data.sample_shape());
+    auto fixed = fixed_cuts(layers, config.pipeline, config.places, known, data.sample_shape());
     if (!fixed) return tl::unexpected(fixed.error());
     cuts = std::move(*fixed);
   }
@@ -245,10 +257,12 @@ result<chosen_partition> choose_partition(const engine::model& layers,
 
   auto how = planning_of(config, known, layers);
   if (!how) return tl::unexpected(how.error());
-  if (auto fits = check_slices(layers, config, known); !fits) return tl::unexpected(fits.error());
+  if (auto fits = check_slices(layers, config.pipeline, config.places, known); !fits)
+    return tl::unexpected(fits.error());
   const auto profiles = measure({layers, blueprint, config, known, data}, *how);
   if (!profiles) return tl::unexpected(profiles.error());
-  if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
+  if (auto saved = save(*profiles, config.observe, config.model, *how); !saved)
+    return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};

@@ -38,6 +38,12 @@ struct chosen_partition {
 [[nodiscard]] std::uint32_t planned_microbatches(const trainer_config& config,
                                                  std::uint32_t microbatches);
 
+/// The slices where the config names the first layer of each, which takes no data; else none, once
+/// there is a layer for each slice. Errors: bad_config.
+[[nodiscard]] result<std::vector<engine::layer_range>> named_slices(const engine::model& layers,
+                                                                    const trainer_config& config,
+                                                                    const registries& known);
+
 /// Cuts the model where the config says, evenly by multiply-adds, or by the measured costs of the
 /// layers, and chooses the number of micro-batches if the config leaves it open. Layers are
 /// profiled only if that is needed or requested (observe.predict, observe.save_profile, which it

@@ -22,13 +22,26 @@ namespace troupe::cluster {
 namespace {
 
 /// Whether the program has the model.
-result<void> check_model(const application& program, const trainer_config& config) {
-  const auto& name = config.model.name;
+result<void> check_model(const application& program, const model_config& model,
+                         const setting_places& places) {
+  const auto& name = model.name;
   const auto& models = program.info.known.models;
   if (models.contains(name)) return {};
   std::vector<std::string_view> known;
   for (const auto& [each, make] : models) known.push_back(each);
-  return fail(errc::bad_config, config.places.of("model.name") + ": " + unknown_value(name, known));
+  return fail(errc::bad_config, places.of("model.name") + ": " + unknown_value(name, known));
+}
+
+/// The model with so many classes.
+result<described_model> describe_with(const application& program, const trainer_config& config,
+                                      std::int64_t classes) {
+  engine::model_order order{classes, config.train.seed, {}};
+  if (program.model_options) order.options = program.model_options(config);
+  auto blueprint = engine::find_model(program.info.known.models, config.model.name, order);
+  if (!blueprint) return tl::unexpected(blueprint.error());
+  auto layers = engine::describe(*blueprint);
+  if (!layers) return tl::unexpected(layers.error());
+  return described_model{std::move(order), std::move(*blueprint), std::move(*layers)};
 }
 
 /// Whether the smallest micro-batch of a step with so many samples is enough for the model.
@@ -118,11 +131,11 @@ std::vector<engine::named_tensor> gather(
 }
 
 /// Whether each parameter group is for some parameter.
-result<void> check_groups(const engine::model& layers, const trainer_config& config,
-                          const optimizers::registry& known) {
-  const auto entry = known.find(config.optimizer.name);
-  if (!entry) return tl::unexpected(config.places.blame("optimizer.name", entry.error()));
-  for (const auto& text : config.optimizer.groups) {
+result<void> check_groups(const engine::model& layers, const optimizer_config& optimizer,
+                          const setting_places& places, const optimizers::registry& known) {
+  const auto entry = known.find(optimizer.name);
+  if (!entry) return tl::unexpected(places.blame("optimizer.name", entry.error()));
+  for (const auto& text : optimizer.groups) {
     const auto rule = optimizers::parse_group(*entry, text);
     if (!rule) return tl::unexpected(rule.error());
     const bool used = std::ranges::any_of(layers, [&rule](const auto& layer) {
@@ -131,55 +144,60 @@ result<void> check_groups(const engine::model& layers, const trainer_config& con
       });
     });
     if (!used)
-      return fail(errc::bad_config, config.places.of("optimizer.groups") + ": parameter group '" +
-                                        text + "' matches no parameter");
+      return fail(errc::bad_config, places.of("optimizer.groups") + ": parameter group '" + text +
+                                        "' matches no parameter");
   }
   return {};
 }
 
 /// Ties lie between stages of one slice only.
-result<void> check_ties(const prepared_run& run, const trainer_config& whole,
-                        const engine::schedule_registry& known) {
-  const auto& config = whole.pipeline;
+result<void> check_ties(const prepared_run& run, const pipeline_config& config,
+                        const setting_places& places, const engine::schedule_registry& known) {
   if (run.ties.empty() || slices_of(config, known) == config.stages) return {};
   const auto& tie = run.ties.front();
   return fail(errc::bad_config,
-              whole.places.of("pipeline.schedule", "pipeline.chunks") + ": tied weights ('" +
+              places.of("pipeline.schedule", "pipeline.chunks") + ": tied weights ('" +
                   tie.parameter + "' and '" + tie.other_parameter +
                   "') need a schedule of one chunk a stage" +
                   (config.plan ? "" : ", which " + config.schedule + " is not") +
                   ": take another one (--schedule 1f1b), or give each its own weight (--untied)");
 }
 
-/// Cuts the model, and what follows from where it is cut.
-result<void> cut_model(prepared_run& run, const application& program,
-                       const trainer_config& config) {
-  const auto& known = program.info.known;
+/// Whether the model has the layers and parameters that the config names.
+result<void> name_layers(prepared_run& run, const trainer_config& config, const registries& known) {
   run.layer_names = engine::layer_names(run.layers);
   const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
   if (!recomputed)
     return tl::unexpected(config.places.blame("pipeline.recompute", recomputed.error()));
-  if (auto fine = check_groups(run.layers, config, known.optimizers); !fine) return fine;
+  return check_groups(run.layers, config.optimizer, config.places, known.optimizers);
+}
+
+/// Cuts the model, and what follows from where it is cut.
+result<void> cut_model(prepared_run& run, const application& program,
+                       const trainer_config& config) {
+  const auto& known = program.info.known;
+  if (auto fine = name_layers(run, config, known); !fine) return fine;
   auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
   run.predicted = std::move(partition->predicted);
   run.ties = actors::ties_between(run.layers, run.ranges);
-  if (auto fine = check_ties(run, config, known.schedules); !fine) return fine;
+  if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
+    return fine;
   return read_beginning(run, config);
 }
 
-result<void> count_steps(prepared_run& run, const trainer_config& config) {
+result<void> count_steps(prepared_run& run, const train_config& train,
+                         const setting_places& places) {
   const auto samples = run.data->size(engine::split::train);
-  const auto per_epoch =
-      static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
-  run.steps = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
-  run.steps -= run.steps % config.train.accumulate;  // whole updates only
+  const auto per_epoch = static_cast<std::uint64_t>(engine::batch_count(samples, train.batch_size));
+  run.steps = train.steps ? *train.steps : *train.epochs * per_epoch;
+  run.steps -= run.steps % train.accumulate;  // whole updates only
   if (run.steps > 0) return {};
-  return fail(errc::bad_config,
-              config.places.of("train.accumulate") + ": the run has fewer steps than the " +
-                  std::to_string(config.train.accumulate) + " that one update takes");
+  return fail(errc::bad_config, places.of("train.accumulate") +
+                                    ": the run has fewer steps than the " +
+                                    std::to_string(train.accumulate) + " that one update takes");
 }
 
 /// Where the loss scale is dynamic.
@@ -249,18 +267,37 @@ result<described_model> describe_model(const application& program, const trainer
                                        const engine::dataset& data) {
   const auto classes = engine::choose_classes(config.model.classes, data.classes());
   if (!classes) return tl::unexpected(config.places.blame("model.classes", classes.error()));
-  engine::model_order order{*classes, config.train.seed, {}};
-  if (program.model_options) order.options = program.model_options(config);
-  auto blueprint = engine::find_model(program.info.known.models, config.model.name, order);
-  if (!blueprint) return tl::unexpected(blueprint.error());
-  auto layers = engine::describe(*blueprint);
-  if (!layers) return tl::unexpected(layers.error());
-  return described_model{std::move(order), std::move(*blueprint), std::move(*layers)};
+  return describe_with(program, config, *classes);
+}
+
+result<prepared_run> prepare_without_data(const application& program,
+                                          const trainer_config& config) {
+  if (auto known = check_model(program, config.model, config.places); !known)
+    return tl::unexpected(known.error());
+  prepared_run run;
+  if (config.model.classes == 0) return run;
+  auto described = describe_with(program, config, config.model.classes);
+  if (!described) return tl::unexpected(described.error());
+  run.model = std::move(described->order);
+  run.blueprint = std::move(described->blueprint);
+  run.layers = std::move(described->layers);
+  const auto& known = program.info.known;
+  if (auto named = name_layers(run, config, known); !named) return tl::unexpected(named.error());
+  auto slices = named_slices(run.layers, config, known);
+  if (!slices) return tl::unexpected(slices.error());
+  run.ranges = std::move(*slices);
+  if (!run.ranges.empty()) run.ties = actors::ties_between(run.layers, run.ranges);
+  if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
+    return tl::unexpected(fine.error());
+  if (config.checkpoint.resume.empty())
+    if (auto begun = begin_anew(run, config); !begun) return tl::unexpected(begun.error());
+  return run;
 }
 
 result<prepared_run> prepare(const application& program, const trainer_config& config,
                              std::shared_ptr<const engine::dataset> data) {
-  if (auto known = check_model(program, config); !known) return tl::unexpected(known.error());
+  if (auto known = check_model(program, config.model, config.places); !known)
+    return tl::unexpected(known.error());
   prepared_run run;
   run.data = std::move(data);
   const auto samples = run.data->size(engine::split::train);
@@ -275,10 +312,11 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   run.blueprint = std::move(described->blueprint);
   run.layers = std::move(described->layers);
   run.scaler = first_scaler(config);
-  auto noted = record_of(config, *run.data);
+  auto noted = record_of(config.checkpoint, *run.data);
   if (!noted) return tl::unexpected(noted.error());
   run.of_data = std::move(*noted);
-  if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
+  if (auto counted = count_steps(run, config.train, config.places); !counted)
+    return tl::unexpected(counted.error());
   const auto fits = [&](std::uint32_t parts) {
     return check_micro_batches(program, config, run, std::max(1U, parts));
   };
@@ -299,15 +337,14 @@ std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
   return gather(run, which, {&engine::layer::parameters});
 }
 
-result<engine::stage_options> stage_options_of(const trainer_config& config,
+result<engine::stage_options> stage_options_of(const train_config& train, const model_config& model,
                                                const registries& known) {
-  auto loss = engine::find_loss(known.losses, config.train.loss);
+  auto loss = engine::find_loss(known.losses, train.loss);
   if (!loss) return tl::unexpected(loss.error());
-  return engine::stage_options{
-      .loss = std::move(*loss),
-      .precision = config.model.precision,
-      .channels_last = config.model.memory_format == memory_format::channels_last,
-      .seed = config.train.seed};
+  return engine::stage_options{.loss = std::move(*loss),
+                               .precision = model.precision,
+                               .channels_last = model.memory_format == memory_format::channels_last,
+                               .seed = train.seed};
 }
 
 }  // namespace troupe::cluster

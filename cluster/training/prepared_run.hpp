@@ -11,14 +11,17 @@
 #include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/saving/data_record.hpp"
 #include "engine/partition/planner.hpp"
+#include "engine/stage/stage_module.hpp"
 
 namespace troupe::cluster {
+
+class data_on_node;
 
 /// What is known of a run before any node starts.
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
-  actors::data_actor reader = {};  // who reads them on another node; null: this process
-  data_record of_data;             // for its checkpoints
+  std::shared_ptr<data_on_node> distant;  // where another node reads them; null: this process does
+  data_record of_data;                    // for its checkpoints
   engine::model_order model;
   engine::model_blueprint blueprint;
   engine::model layers;  // described: without memory
@@ -53,6 +56,13 @@ struct described_model {
 [[nodiscard]] result<prepared_run> prepare(const application& program, const trainer_config& config,
                                            std::shared_ptr<const engine::dataset> data);
 
+/// What is known of a run whose data are on another machine, once all that takes no data is
+/// checked. The model's layers are known where the config names the number of classes
+/// (model.classes), and the slices where it also names the cuts; else they are empty, like what
+/// follows from the data. A checkpoint to go on from is not looked at. Errors: as `prepare`.
+[[nodiscard]] result<prepared_run> prepare_without_data(const application& program,
+                                                        const trainer_config& config);
+
 /// Has the run begin from a checkpoint, once what this process sees of it is checked. Errors:
 /// bad_data.
 [[nodiscard]] result<void> begin_from(prepared_run& run, whole_checkpoint from);
@@ -85,7 +95,8 @@ struct file_state {
 
 /// The options for computing the model as the config says, as if in one stage. Errors: bad_config
 /// for an unknown loss.
-[[nodiscard]] result<engine::stage_options> stage_options_of(const trainer_config& config,
+[[nodiscard]] result<engine::stage_options> stage_options_of(const train_config& train,
+                                                             const model_config& model,
                                                              const registries& known);
 
 }  // namespace troupe::cluster

@@ -33,4 +33,7 @@ class norm_sums_scope {
 /// For layers: what this thread sums by, or null.
 [[nodiscard]] norm_sums* current_norm_sums();
 
+/// The same for the backward of what was normalized together. Throws c10::Error where it is null.
+[[nodiscard]] norm_sums& norm_sums_of_backward();
+
 }  // namespace troupe::engine

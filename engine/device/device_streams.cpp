@@ -1,6 +1,7 @@
 #include "engine/device/device_streams.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -69,8 +70,7 @@ at::Tensor device_streams::take_for_copies(const at::Tensor& tensor,
 
 at::Tensor device_streams::copy_here(const at::Tensor& tensor) const {
   const scope copies(copy_);
-  const auto from = tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
-  return from.to(on_, /*non_blocking=*/true);
+  return tensor.is_cpu() ? from_host(tensor, on_) : tensor.to(on_, /*non_blocking=*/true);
 }
 
 uploaded_tensor device_streams::upload(const at::Tensor& tensor) const {
@@ -144,8 +144,35 @@ std::vector<at::Tensor> to_host(const std::vector<at::Tensor>& tensors, const re
   return all;
 }
 
+at::Tensor from_host(const at::Tensor& tensor, c10::Device on) {
+  if (on.is_cpu()) return tensor;
+  const auto from = tensor.is_pinned() ? tensor : tensor.pin_memory();
+  return from.to(on, /*non_blocking=*/true);
+}
+
 at::Tensor to_host(const at::Tensor& tensor, const ready_event& made) {
   return to_host(std::vector{tensor}, made).front();
+}
+
+std::vector<std::vector<double>> numbers_on_host(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard unrecorded;
+  std::vector<at::Tensor> rows;
+  for (const auto& each : tensors)
+    if (each.defined() && !each.is_cpu()) rows.push_back(each.reshape({-1}));
+  // f32 beside f64 becomes that.
+  const auto from_device = rows.empty() ? at::Tensor() : to_host(at::cat(rows)).to(at::kDouble);
+  std::vector<std::vector<double>> all;
+  std::int64_t next = 0;
+  for (const auto& each : tensors) {
+    auto& numbers = all.emplace_back();
+    if (!each.defined()) continue;
+    const auto count = each.numel();
+    const auto own = each.is_cpu() ? each.to(at::kDouble).contiguous()
+                                   : from_device.narrow(0, next, count);  // [count] f64
+    if (!each.is_cpu()) next += count;
+    numbers.assign(own.const_data_ptr<double>(), own.const_data_ptr<double>() + count);
+  }
+  return all;
 }
 
 }  // namespace troupe::engine

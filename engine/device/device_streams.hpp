@@ -97,6 +97,15 @@ class device_streams {
                                               const ready_event& made = {});
 [[nodiscard]] at::Tensor to_host(const at::Tensor& tensor, const ready_event& made = {});
 
+/// A copy on a device of a tensor of the host, by way of pinned memory: behind what the calling
+/// thread's current stream there has been given, and not waited for. The tensor itself for the CPU.
+[[nodiscard]] at::Tensor from_host(const at::Tensor& tensor, c10::Device on);
+
+/// The numbers of each of these tensors, which lie on the CPU or on one device, in f64: one copy
+/// from there, for which the calling thread waits as `to_host` does. An undefined one has none.
+[[nodiscard]] std::vector<std::vector<double>> numbers_on_host(
+    const std::vector<at::Tensor>& tensors);
+
 /// A copy on the CPU, which shares nothing with the tensor.
 [[nodiscard]] inline at::Tensor copy_on_host(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : to_host(tensor);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/operators/joint_normalization.hpp"
 #include "engine/operators/normalization_kernel.hpp"
 
 namespace troupe::engine {
@@ -103,12 +104,9 @@ struct row_gradients {
 
 /// Makes the sums of one gradient those of all inputs that were normalized with its input.
 void join(kernel::gradient_sums& own) {
-  auto* const together = current_norm_sums();
-  TORCH_CHECK(together != nullptr,
-              "the backward of a batch norm over several micro-batches, but the thread has none");
   norm_part part = own.plain;
   part.insert(part.end(), own.centered.begin(), own.centered.end());
-  const auto all = together->sum(norm_sum::gradients, std::move(part));
+  const auto all = norm_sums_of_backward().sum(norm_sum::gradients, std::move(part));
   const auto half = all.begin() + static_cast<std::ptrdiff_t>(own.plain.size());
   own.plain.assign(all.begin(), half);
   own.centered.assign(half, all.end());
@@ -234,9 +232,9 @@ at::Tensor as_rows(const at::Tensor& x) {
 at::Tensor run_together(const at::Tensor& input, const normalization& by, const at::Tensor& added,
                         tail after) {
   const auto type = input.scalar_type();
-  TORCH_CHECK_VALUE(input.is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
-                        input.dim() >= 2 && input.numel() > 0 && by.weight.defined() &&
-                        by.bias.defined() && by.weight.scalar_type() == at::kFloat,
+  TORCH_CHECK_VALUE((type == at::kFloat || type == at::kBFloat16) && input.dim() >= 2 &&
+                        input.numel() > 0 && by.weight.defined() && by.bias.defined() &&
+                        by.weight.scalar_type() == at::kFloat,
                     "a batch norm over several micro-batches takes f32 or bf16 of [N, C, ..] on a "
                     "CPU, not ",
                     input.toString(), " of ", input.sizes());
@@ -249,13 +247,15 @@ at::Tensor run_together(const at::Tensor& input, const normalization& by, const 
 
 at::Tensor run(const at::Tensor& input, const normalization& by, const at::Tensor& added,
                tail after) {
-  if (by.training && by.together) return run_together(input, by, added, after);
+  const bool joins = by.training && by.together;
+  if (joins && input.is_cpu()) return run_together(input, by, added, after);
   if (has_kernel(input, by, added))
     return normalization_function::apply(input, by.weight, by.bias,
                                          added.defined() ? std::optional(added) : std::nullopt, by,
                                          after);
-  auto output = at::batch_norm(input, by.weight, by.bias, by.running_mean, by.running_var,
-                               by.training, by.momentum, by.eps, /*cudnn_enabled=*/true);
+  auto output = joins ? normalize_together(input, by)
+                      : at::batch_norm(input, by.weight, by.bias, by.running_mean, by.running_var,
+                                       by.training, by.momentum, by.eps, /*cudnn_enabled=*/true);
   if (after == tail::none) return output;
   if (added.defined()) output += added;
   return at::relu_(output);

@@ -27,9 +27,9 @@ struct normalization {
 /// differentiated again. Everything else goes through ATen's operators. Errors are torch's
 /// exceptions.
 ///
-/// Inputs that are normalized together are of f32 or bf16 on a CPU, and all go through our kernels.
-/// The backward sums by what is `current_norm_sums` on its thread. Gradients of weight and bias are
-/// the input's own part.
+/// Inputs that are normalized together all go through our kernels on a CPU, where they are of f32
+/// or bf16, and through `normalize_together` elsewhere. The backward sums by what is
+/// `current_norm_sums` on its thread. Gradients of weight and bias are the input's own part.
 [[nodiscard]] at::Tensor normalize(const at::Tensor& input, const normalization& by);
 
 /// relu(normalize(input)), or relu(normalize(input) + added) if `added` is defined; with our own

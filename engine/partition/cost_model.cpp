@@ -6,9 +6,9 @@
 namespace troupe::engine {
 namespace {
 
-constexpr double layer_cost::*linear_parts[] = {&layer_cost::forward_s, &layer_cost::input_s,
-                                                &layer_cost::weight_s, &layer_cost::kept_bytes,
-                                                &layer_cost::output_bytes};
+constexpr double layer_cost::*linear_parts[] = {&layer_cost::forward_s,    &layer_cost::input_s,
+                                                &layer_cost::weight_s,     &layer_cost::kept_bytes,
+                                                &layer_cost::output_bytes, &layer_cost::loss_bytes};
 
 }  // namespace
 

@@ -12,8 +12,11 @@ struct layer_cost {
   double forward_s = 0;
   double input_s = 0;       ///< Backward to the input, and to what cannot be left for later.
   double weight_s = 0;      ///< Deferred gradients of weights, and adding to the step's sum.
-  double kept_bytes = 0;    ///< Of activations between forward and backward.
+  double kept_bytes = 0;    ///< Of activations between forward and backward; of the last layer,
+                            ///< those of the loss too.
   double output_bytes = 0;  ///< What would cross a cut behind it.
+  /// Of the last layer: the most that it and the loss have at once beside what is kept.
+  double loss_bytes = 0;
   std::uint64_t parameter_bytes = 0;
   double copied_bytes = 0;  ///< Of copies of weights, kept from micro-batch to micro-batch.
   double update_s = 0;      ///< Of the optimizer, a step, whatever the micro-batch.

@@ -34,6 +34,9 @@ class byte_counter {
         guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}
 
   [[nodiscard]] double live() const { return static_cast<double>(count_->live); }
+  /// The most at once since `begin_peak`.
+  [[nodiscard]] double peak() const { return static_cast<double>(count_->peak); }
+  void begin_peak() const { count_->peak = count_->live; }
 
  private:
   struct counter final : c10::MemoryReportingInfoBase {
@@ -42,13 +45,14 @@ class byte_counter {
     void reportMemoryUsage(void* /*at*/, std::int64_t bytes, std::size_t /*allocated*/,
                            std::size_t /*reserved*/, c10::Device /*device*/) override {
       live += bytes;
+      peak = std::max(peak, live);
       if (bytes <= 0 || static_cast<double>(live) <= most) return;
       is_over = true;
       throw over_bound();
     }
     [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
 
-    std::int64_t live = 0;
+    std::int64_t live = 0, peak = 0;
     double most;
     bool& is_over;
   };
@@ -107,7 +111,7 @@ class profiler {
   void measure(layer& which, bool is_last, int repeats, layer_cost& cost) {
     const auto parameters = which.parameters();
     gradient_sum sum(parameters.size());  // lives from pass to pass, as a step's sum does
-    const auto output = measure_bytes(which, cost);
+    const auto output = measure_bytes(which, is_last, cost);
     if (repeats > 0) {
       measure_update(parameters, cost);
       static_cast<void>(measure_times(which, parameters, is_last, sum));  // warms up
@@ -117,6 +121,7 @@ class profiler {
       for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s})
         cost.*part = i == 0 ? pass.*part : std::min(cost.*part, pass.*part);
     }
+    if (is_last) return;
     input_ = output.detach();
     input_bytes_ = static_cast<double>(input_.nbytes());
     if (output.requires_grad()) input_.requires_grad_();
@@ -127,19 +132,46 @@ class profiler {
 
  private:
   /// Bytes of copies, of what is kept, and of what is passed on: what a pass leaves behind, and
-  /// what the next one leaves alive while its output is there.
-  at::Tensor measure_bytes(layer& which, layer_cost& cost) {
+  /// what the next one leaves alive while its output is there. Nothing follows the last layer.
+  at::Tensor measure_bytes(layer& which, bool is_last, layer_cost& cost) {
     for (const auto& [name, tensor] : which.parameters()) cost.parameter_bytes += tensor.nbytes();
     const byte_counter bytes(most_ - input_bytes_ - static_cast<double>(cost.parameter_bytes),
                              is_over_);
     pass_once(which);
     cost.copied_bytes = std::max(0.0, bytes.live());
     const auto input = as_in_a_model(input_);
+    if (is_last) {
+      measure_loss_bytes(which, input, bytes, cost);
+      return {};
+    }
     const double before = bytes.live();
     const auto output = forward(which, input);
     cost.kept_bytes = std::max(0.0, bytes.live() - before);
     cost.output_bytes = static_cast<double>(output.nbytes());
     return output;
+  }
+
+  /// The same of the last layer, whose output only the loss has: what both leave alive, and the
+  /// most that they have at once, forward and backward.
+  void measure_loss_bytes(layer& which, const at::Tensor& input, const byte_counter& bytes,
+                          layer_cost& cost) const {
+    const double before = bytes.live();
+    bytes.begin_peak();
+    const auto loss = [&] {
+      const auto output = forward(which, input);
+      cost.output_bytes = static_cast<double>(output.nbytes());
+      return how_.loss(output, labels_);
+    }();
+    cost.kept_bytes = std::max(0.0, bytes.live() - before);
+    std::vector<at::Tensor> wanted;
+    for (const auto& [name, tensor] : which.parameters()) wanted.push_back(tensor);
+    if (input.requires_grad()) wanted.push_back(input);
+    if (!wanted.empty() && loss.requires_grad()) {
+      const weight_gradient_collector dropped;
+      static_cast<void>(torch::autograd::grad({loss}, wanted, {}, /*retain_graph=*/false,
+                                              /*create_graph=*/false, /*allow_unused=*/true));
+    }
+    cost.loss_bytes = std::max(0.0, bytes.peak() - before - cost.kept_bytes);
   }
 
   /// Forward, and backward without the weights' gradients.

@@ -18,7 +18,7 @@
 namespace troupe::engine {
 namespace {
 
-constexpr std::int64_t form_version = 3;
+constexpr std::int64_t form_version = 4;
 
 // Bounds that no measurement reaches, and no sum over layers and steps overflows.
 constexpr double most_seconds = 1e6;
@@ -34,12 +34,12 @@ struct number_part {
   double most;
 };
 /// What depends on the size of the micro-batch, and what does not.
-constexpr std::array sized_parts{
-    number_part{"forward_s", &layer_cost::forward_s, most_seconds},
-    number_part{"input_s", &layer_cost::input_s, most_seconds},
-    number_part{"weight_s", &layer_cost::weight_s, most_seconds},
-    number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
-    number_part{"output_bytes", &layer_cost::output_bytes, most_bytes}};
+constexpr std::array sized_parts{number_part{"forward_s", &layer_cost::forward_s, most_seconds},
+                                 number_part{"input_s", &layer_cost::input_s, most_seconds},
+                                 number_part{"weight_s", &layer_cost::weight_s, most_seconds},
+                                 number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
+                                 number_part{"output_bytes", &layer_cost::output_bytes, most_bytes},
+                                 number_part{"loss_bytes", &layer_cost::loss_bytes, most_bytes}};
 constexpr std::array constant_parts{
     number_part{"copied_bytes", &layer_cost::copied_bytes, most_bytes},
     number_part{"update_s", &layer_cost::update_s, most_seconds},

@@ -145,7 +145,7 @@ double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
   for (const auto& [first, last] : slices)
     for (auto i = first; i < last; ++i) {
       const auto& layer = at_.layers[i];
-      output = std::max(output, layer.output_bytes);
+      output = std::max({output, layer.output_bytes, layer.loss_bytes});
       parameters = std::max(parameters, static_cast<double>(layer.parameter_bytes));
     }
   return output + (gradient_copies_ > 1 ? parameters : 0);

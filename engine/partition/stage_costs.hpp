@@ -60,8 +60,8 @@ class stage_costs {
   [[nodiscard]] bool is_recomputed(std::size_t layer) const {
     return layer < recompute_.size() && recompute_[layer];
   }
-  /// What a layer's backward has beside what is kept, at most: the gradients of its output and of
-  /// its weights, which are then added to the sum.
+  /// What a layer's backward has beside what is kept, at most: the gradient of its output, or all
+  /// that the loss has, and those of its weights, which are then added to the sum.
   [[nodiscard]] double passing_bytes(std::span<const layer_range> slices) const;
   [[nodiscard]] double edge_s(std::uint32_t virtual_stage, std::size_t layer) const;
   [[nodiscard]] kept kept_bytes(layer_range slice) const;

@@ -12,8 +12,6 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/device/device_streams.hpp"
-
 namespace troupe::engine {
 namespace {
 
@@ -24,6 +22,10 @@ std::optional<std::size_t> find(const std::vector<named_tensor>& parameters,
   const auto found = std::ranges::find(parameters, name, &named_tensor::name);
   if (found == parameters.end()) return std::nullopt;
   return static_cast<std::size_t>(found - parameters.begin());
+}
+
+std::string in_words(const std::string& parameter, bool nan) {
+  return "the gradient of " + parameter + (nan ? " has a NaN" : " is infinite");
 }
 
 // A sum of finite numbers may overflow; only then is each of them looked at.
@@ -58,37 +60,39 @@ void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<wei
   }
 }
 
-bool all_finite(const step_gradients& gradients) {
+gradient_magnitudes magnitudes_of(const step_gradients& gradients) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> dense, answers;  // answers: [] bool
+  gradient_magnitudes found;
+  std::vector<at::Tensor> dense;
   auto type = at::kFloat;
-  for (const auto& each : gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const auto& each = gradients[i];
     if (!each || each->numel() == 0) continue;
-    if (each->layout() != at::kStrided) {
-      answers.push_back(at::isfinite(*each).all());
-      continue;
-    }
-    dense.push_back(*each);
+    dense.push_back(each->layout() == at::kStrided ? *each : each->to_dense());
+    found.places.push_back(i);
     if (each->scalar_type() == at::kDouble) type = at::kDouble;
   }
-  // The largest magnitude of each: one operator for all of them.
-  if (!dense.empty())
-    answers.push_back(at::isfinite(at::stack(at::_foreach_norm(dense, infinity, type))).all());
-  return answers.empty() || to_host(at::stack(answers)).all().item<bool>();
+  // One operator for all of them.
+  if (!dense.empty()) found.values = at::stack(at::_foreach_norm(dense, infinity, type));
+  return found;
 }
 
 std::string first_not_finite(const std::vector<named_tensor>& parameters,
                              const step_gradients& gradients) {
   const at::NoGradGuard no_grad;
-  const bool on_device =
-      std::ranges::any_of(gradients, [](const auto& each) { return each && !each->is_cpu(); });
-  if (on_device && all_finite(gradients)) return "";
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i] || is_finite(*gradients[i])) continue;
-    const bool nan = at::isnan(*gradients[i]).any().item<bool>();
-    return "the gradient of " + parameters[i].name + (nan ? " has a NaN" : " is infinite");
-  }
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i] && !is_finite(*gradients[i]))
+      return in_words(parameters[i].name, at::isnan(*gradients[i]).any().item<bool>());
   return "";
+}
+
+std::string first_not_finite(const std::vector<named_tensor>& parameters,
+                             const std::vector<std::size_t>& places,
+                             const std::vector<double>& values) {
+  const auto found = std::ranges::find_if(values, [](double each) { return !std::isfinite(each); });
+  if (found == values.end()) return "";
+  const auto place = places.at(static_cast<std::size_t>(found - values.begin()));
+  return in_words(parameters[place].name, std::isnan(*found));
 }
 
 }  // namespace troupe::engine

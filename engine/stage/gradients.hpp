@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,12 +25,22 @@ using step_gradients = std::vector<std::optional<at::Tensor>>;
 void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<weight_tie>& ties,
               step_gradients& gradients);
 
-/// Whether all are, of gradients on one device: the host waits for it once.
-[[nodiscard]] bool all_finite(const step_gradients& gradients);
+/// The largest magnitude of each gradient that has elements: NaN if one of them is.
+struct gradient_magnitudes {
+  at::Tensor values = {};  // [n] f32, or f64 where a gradient is; undefined: there is none
+  std::vector<std::size_t> places = {};  // of them among all gradients
+};
 
-/// The first gradient that is not finite, in words: "the gradient of fc.bias has a NaN"; empty:
-/// none. One pass over memory; on a device the host waits for one answer unless there is one.
+/// Of gradients on one device, without waiting for it.
+[[nodiscard]] gradient_magnitudes magnitudes_of(const step_gradients& gradients);
+
+/// The first gradient on the CPU that is not finite, in words: "the gradient of fc.bias has a NaN";
+/// empty: none. One pass over memory.
 [[nodiscard]] std::string first_not_finite(const std::vector<named_tensor>& parameters,
                                            const step_gradients& gradients);
+/// The same of gradients on a device: `values` are their magnitudes, once the host has them.
+[[nodiscard]] std::string first_not_finite(const std::vector<named_tensor>& parameters,
+                                           const std::vector<std::size_t>& places,
+                                           const std::vector<double>& values);
 
 }  // namespace troupe::engine

@@ -38,7 +38,10 @@ template <class Body>
 void group_pass::run(const Body& body) {
   std::vector<lane_task> tasks;
   for (std::size_t i = 0; i < group_.members.size(); ++i)
-    tasks.push_back({group_.members[i].logical, group_.members[i].counts, [&body, i] { body(i); }});
+    tasks.push_back({group_.members[i].logical, group_.members[i].counts, [this, &body, i] {
+                       const auto on_device = module_.streams().computing();
+                       body(i);
+                     }});
   lanes_.run(tasks, exchange_);
 }
 

@@ -24,8 +24,9 @@ struct group_outcome {
 };
 
 /// A training step's action on all members of a group: what stage_module does with each, in lanes,
-/// with tensors that hold the members one after the other. Stages on a CPU only. Used by the
-/// stage's work thread; exceptions pass through, and a group that throws has lost its step.
+/// with tensors that hold the members one after the other, on the stage's device and ready for its
+/// arithmetic. Used by the stage's work thread; exceptions pass through, and a group that throws
+/// has lost its step.
 class group_pass {
  public:
   group_pass(stage_module& module, norm_lanes& lanes, const norm_exchange& exchange,

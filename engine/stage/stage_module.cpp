@@ -62,6 +62,7 @@ void stage_module::leave_out_weights(watched_storages& made) const {
 
 void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take,
                          gradient_room room) {
+  losses_.erase(step);  // of a step of this key that has failed
   auto& begun = begun_[step] = {terms, std::move(take), std::move(room)};
   begun.missing = std::reduce(terms.shares.begin(), terms.shares.end(), std::uint64_t{0});
   // Where nobody says which backward is the last, no gradient is known to be final.
@@ -170,19 +171,24 @@ void stage_module::note_loss(const step_key& step, waiting_loss fresh, forward_o
   for (const auto& each : fresh.metrics) outcome.metrics.push_back(each.item<double>());
 }
 
-std::vector<microbatch_loss> stage_module::take_losses(const step_key& step) {
-  const auto taken = losses_.extract(step);
+std::vector<waiting_loss> stage_module::take_waiting_losses(const step_key& step) {
+  auto taken = losses_.extract(step);
   losses_.erase(losses_.begin(), losses_.lower_bound(step));  // of steps that failed
-  if (!taken) return {};
+  return taken ? std::move(taken.mapped()) : std::vector<waiting_loss>();
+}
+
+std::vector<microbatch_loss> stage_module::take_losses(const step_key& step) {
+  const auto taken = take_waiting_losses(step);
+  if (taken.empty()) return {};
   std::vector<at::Tensor> values;
-  for (const auto& each : taken.mapped()) {
+  for (const auto& each : taken) {
     values.push_back(each.loss);
     values.insert(values.end(), each.metrics.begin(), each.metrics.end());
   }
   values = to_host(values);
   std::vector<microbatch_loss> known;
   auto next = values.begin();
-  for (const auto& each : taken.mapped()) {
+  for (const auto& each : taken) {
     known.push_back({each.microbatch, (next++)->item<double>()});
     for (std::size_t i = 0; i < each.metrics.size(); ++i)
       known.back().metrics.push_back((next++)->item<double>());

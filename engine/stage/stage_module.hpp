@@ -20,6 +20,7 @@
 #include "engine/model/metric.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
+#include "engine/stage/microbatch_loss.hpp"
 #include "engine/stage/running_statistics.hpp"
 #include "engine/stage/weight_queue.hpp"
 #include "engine/step/step_key.hpp"
@@ -69,16 +70,16 @@ using gradient_room = std::function<std::shared_ptr<void>()>;
 /// What one micro-batch's forward gives.
 struct forward_outcome {
   at::Tensor activation;  // for the next stage; on the last only without labels
-  // On a device these two stay there, for `take_losses`:
+  // On a device these two stay there, for `take_waiting_losses`:
   double loss = 0;  // last stage: this micro-batch's share of the batch's mean loss
   std::vector<double> metrics = {};  // last stage, evaluation: each one's sum
 };
 
-/// The same, once it is known on the host.
-struct microbatch_loss {
+/// A loss that is on the device yet.
+struct waiting_loss {
   microbatch_id microbatch;
-  double loss = 0;
-  std::vector<double> metrics = {};
+  at::Tensor loss;                  // [] f32
+  std::vector<at::Tensor> metrics;  // of one number each; none in training
 };
 
 /// The arithmetic of one pipeline stage: a slice of the model with its autograd contexts and
@@ -112,7 +113,9 @@ class stage_module {
                           const at::Tensor& input, const at::Tensor& labels,
                           std::int64_t batch_size);
 
-  /// What a step's forwards have left on the device, in their order; waits for that.
+  /// What a step's forwards have left on the device, in their order.
+  [[nodiscard]] std::vector<waiting_loss> take_waiting_losses(const step_key& step);
+  /// The same, once it is on the host; waits for that.
   [[nodiscard]] std::vector<microbatch_loss> take_losses(const step_key& step);
 
   /// Returns the gradient of the micro-batch's input, undefined on the first stage, and leaves the
@@ -174,13 +177,6 @@ class stage_module {
     std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
     std::vector<std::uint32_t> deferred = {};  // by parameter: tasks that are to be done
     std::uint64_t missing = 0;                 // backwards that have not come
-  };
-
-  /// A loss that is on the device yet.
-  struct waiting_loss {
-    microbatch_id microbatch;
-    at::Tensor loss;                  // [] f32
-    std::vector<at::Tensor> metrics;  // of one number each; none in training
   };
 
   void note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome);

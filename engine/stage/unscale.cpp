@@ -49,24 +49,25 @@ bool unscale(at::Tensor& gradient, double factor) {
 
 }  // namespace
 
+void divide_there(step_gradients& gradients, double scale) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> own;  // one operator multiplies these
+  for (auto& each : gradients) {
+    if (!each) continue;
+    if (each->layout() == at::kStrided && is_ours_alone(*each))
+      own.push_back(*each);
+    else
+      each = at::mul(*each, 1 / scale);
+  }
+  if (!own.empty()) at::_foreach_mul_(own, 1 / scale);
+}
+
 bool unscale(step_gradients& gradients, double scale) {
   const at::NoGradGuard no_grad;
   bool finite = true;
-  step_gradients on_device;
-  std::vector<at::Tensor> own;  // of them; one operator multiplies these
-  for (auto& each : gradients) {
-    if (each && !each->is_cpu()) {
-      if (each->layout() == at::kStrided && is_ours_alone(*each))
-        own.push_back(*each);
-      else
-        each = at::mul(*each, 1 / scale);
-      on_device.push_back(each);
-    } else if (each) {
-      finite = unscale(*each, 1 / scale) && finite;
-    }
-  }
-  if (!own.empty()) at::_foreach_mul_(own, 1 / scale);
-  return all_finite(on_device) && finite;
+  for (auto& each : gradients)
+    if (each) finite = unscale(*each, 1 / scale) && finite;
+  return finite;
 }
 
 }  // namespace troupe::engine

@@ -251,6 +251,8 @@ void stage_core::start_over(const shared_edges& which, const step_key& from) {
     expect_again(edge::input, chunk, from);
     if (chunk < edges_.size()) edges_.at(chunk).gradients.start_over(from);
   }
+  if (which.data) expect_again(edge::input, *which.data, from);
+  if (which.labels) expect_again(edge::target, *which.labels, from);
 }
 
 // Of each step the first micro-batches are used; what came of others comes again.
@@ -269,8 +271,8 @@ void stage_core::expect_again(edge what, std::uint32_t chunk, const step_key& fr
   };
   for (const auto& step : past_) expect(step, step.microbatches);
   for (auto& step : queue_) {
-    const auto used = what == edge::input ? step.progress.forwards_started(chunk)
-                                          : step.progress.gradients_started(chunk);
+    const auto used = what == edge::gradient ? step.progress.gradients_started(chunk)
+                                             : step.progress.forwards_started(chunk);
     forget(step.here, used);
     expect(step, used);
   }

@@ -66,9 +66,11 @@ struct grant_credit {
 };
 
 /// The edges that end at one other stage, by the own chunks that the slices there come after
-/// (`before`) and before (`after`).
+/// (`before`) and before (`after`), or at the feeder.
 struct shared_edges {
   std::vector<std::uint32_t> before = {}, after = {};
+  /// Of the feeder: the chunk that the data come to, and the one that the labels come to.
+  std::optional<std::uint32_t> data = {}, labels = {};
 };
 
 using stage_effect = std::variant<start_action, send_output, grant_credit, step_finished>;
@@ -147,9 +149,10 @@ class stage_core {
   /// one that is not finished or needs no update.
   [[nodiscard]] result<stage_effects> update_done(const step_key& key);
 
-  /// Another stage has taken the place of the one at these edges, and does all steps from `from` on
-  /// again that were not forgotten. What had come from there and is not used is forgotten, for it
-  /// comes again. What is used is expected once more. Nothing is sent there before `resume`.
+  /// Another stage, or feeder, has taken the place of the one at these edges, and does all steps
+  /// from `from` on again that were not forgotten. What had come from there and is not used is
+  /// forgotten, for it comes again. What is used is expected once more. Nothing is sent there
+  /// before `resume`.
   void start_over(const shared_edges& which, const step_key& from);
 
   /// What was started over may be sent.

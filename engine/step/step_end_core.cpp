@@ -33,7 +33,9 @@ result<step_end_core::open_step*> step_end_core::find(const step_key& key, phase
 }
 
 result<void> step_end_core::loss_not_finite(const step_key& key, const std::string& what) {
-  const auto step = find(key, phase::begun, "a loss");
+  const auto found = open_.find(key);
+  const bool comes_late = found != open_.end() && found->second.at == phase::completing;
+  const auto step = find(key, comes_late ? phase::completing : phase::begun, "a loss");
   if (!step) return tl::unexpected(step.error());
   if (!rules_.may_leave_out) return not_finite((*step)->number, what);
   if ((*step)->bad_loss.empty()) (*step)->bad_loss = what;

@@ -149,8 +149,9 @@ class step_end_core {
   /// gradients and changes nothing.
   [[nodiscard]] result<void> begin(const step_key& key, std::uint64_t number, bool dry_run = false);
 
-  /// A loss of the step is not finite: `what` says which. Errors: handler_failed where no
-  /// coordinator decides on that.
+  /// A loss of the step is not finite: `what` says which. Before the end of its actions, or before
+  /// its complete gradients, with which the host of a device learns of losses. Errors:
+  /// handler_failed where no coordinator decides on that.
   [[nodiscard]] result<void> loss_not_finite(const step_key& key, const std::string& what);
 
   /// All actions of the step are done.

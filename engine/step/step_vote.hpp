@@ -10,7 +10,7 @@ namespace troupe::engine {
 
 /// What was found in a step's gradients.
 struct gradient_report {
-  std::string not_finite = {};  ///< The first that is not, in words. Then they were added nowhere.
+  std::string not_finite = {};       ///< The first that is not, in words. Then they count nowhere.
   std::vector<double> squares = {};  ///< See step_vote.
 };
 

@@ -5,15 +5,9 @@
 
 #include "engine/data/dataset.hpp"
 #include "engine/stage/stage_module.hpp"
+#include "engine/verify/step_result.hpp"
 
 namespace troupe::engine {
-
-/// What a training step gives before its update.
-struct step_result {
-  double loss = 0;                           ///< Mean over the batch.
-  std::vector<named_tensor> gradients = {};  ///< One a parameter; undefined where there is none.
-  std::vector<named_tensor> buffers = {};    ///< Running statistics after it, copied.
-};
 
 /// The gradients of parameters under their names.
 [[nodiscard]] std::vector<named_tensor> name_gradients(const std::vector<named_tensor>& parameters,

@@ -66,8 +66,9 @@ class link {
   virtual ~link() = default;
 
   /// Starts accepting peers and returns the address where they come in. `address` is "host:port"
-  /// (port 0: any free one), or empty for whatever suits the link. Call once. Errors:
-  /// address_unavailable.
+  /// (port 0: any free one), or empty for whatever suits the link. Called again, it is met at the
+  /// new address and no more at the one before; its peers stay. Errors: address_unavailable, and
+  /// it is met where it was.
   [[nodiscard]] virtual result<std::string> listen(const std::string& address) = 0;
 
   /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`. A

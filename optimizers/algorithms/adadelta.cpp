@@ -60,7 +60,8 @@ algorithm adadelta() {
           .slots = {"square_avg", "acc_delta"},
           .scalars = {},
           .check = {},
-          .bind = bind_to<adadelta_method>};
+          .bind = bind_to<adadelta_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -72,7 +72,8 @@ algorithm adagrad() {
           .slots = {"sum"},
           .scalars = {{"step"}},
           .check = {},
-          .bind = bind_to<adagrad_method>};
+          .bind = bind_to<adagrad_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -54,7 +54,8 @@ algorithm adamax() {
           .slots = {"exp_avg", "exp_inf"},
           .scalars = {{"step"}},
           .check = {},
-          .bind = bind_to<adamax_method>};
+          .bind = bind_to<adamax_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -126,7 +126,8 @@ algorithm lamb() {
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
           .check = {},
-          .bind = bind_to<lamb_method>};
+          .bind = bind_to<lamb_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -58,7 +58,8 @@ algorithm lion() {
           .slots = {"exp_avg"},
           .scalars = {},
           .check = {},
-          .bind = bind_to<lion_method>};
+          .bind = bind_to<lion_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -76,7 +76,8 @@ algorithm nadam() {
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}, {"mu_product", 1}},
           .check = {},
-          .bind = bind_to<nadam_method>};
+          .bind = bind_to<nadam_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

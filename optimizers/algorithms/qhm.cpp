@@ -65,7 +65,8 @@ algorithm qhm() {
           .slots = {"momentum_buffer"},
           .scalars = {},
           .check = {},
-          .bind = bind_to<qhm_method>};
+          .bind = bind_to<qhm_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

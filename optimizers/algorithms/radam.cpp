@@ -68,7 +68,8 @@ algorithm radam() {
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
           .check = {},
-          .bind = bind_to<radam_method>};
+          .bind = bind_to<radam_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

@@ -78,7 +78,8 @@ algorithm rmsprop() {
           .slots = {"square_avg", "momentum_buffer", "grad_avg"},
           .scalars = {},
           .check = {},
-          .bind = bind_to<rmsprop_method>};
+          .bind = bind_to<rmsprop_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

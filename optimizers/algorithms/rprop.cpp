@@ -81,7 +81,8 @@ algorithm rprop() {
           .slots = {"prev", "step_size"},
           .scalars = {},
           .check = check_rprop,
-          .bind = bind_to<rprop_method>};
+          .bind = bind_to<rprop_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

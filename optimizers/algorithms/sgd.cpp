@@ -168,7 +168,8 @@ algorithm sgd() {
           .slots = {"momentum_buffer"},
           .scalars = {},
           .check = check_sgd,
-          .bind = bind_to<sgd_method>};
+          .bind = bind_to<sgd_method>,
+          .same_on_every_cpu = true};
 }
 
 }  // namespace troupe::optimizers

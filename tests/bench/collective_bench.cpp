@@ -5,6 +5,7 @@
 //
 //   collective_bench [--only shm,tcp,trusted] [--megabytes N] [--rounds N] [--json]
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -493,6 +494,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(6, 1'000));
   app.add_flag("--json", chosen.json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
+  // As a stage's threads have it. Helpers of the arithmetic that prepares and checks would spin on,
+  // beside the sum.
+  at::set_num_threads(1);
   for (const auto& link : chosen.only)
     if (!bench_link(chosen, link)) return 1;
   return 0;

@@ -138,8 +138,8 @@ struct process {
   std::optional<requester> ask;
 };
 
-std::vector<owned_parameter> parameters_of(const setting& what) {
-  std::vector<owned_parameter> all;
+std::vector<engine::owned_parameter> parameters_of(const setting& what) {
+  std::vector<engine::owned_parameter> all;
   for (std::int64_t i = 0; i < what.tensors; ++i)
     all.push_back({std::to_string(i), at::zeros(what.shape()), what.touched > 0});
   return all;
@@ -147,9 +147,9 @@ std::vector<owned_parameter> parameters_of(const setting& what) {
 
 /// Takes and gives what a shard would, and does nothing with it: the link alone.
 struct mirror_state {
-  tensor_batch values;
+  engine::tensor_batch values;
 };
-caf::behavior mirror(caf::stateful_actor<mirror_state>* self, const tensor_batch& values) {
+caf::behavior mirror(caf::stateful_actor<mirror_state>* self, const engine::tensor_batch& values) {
   self->state.values = values;
   return {[self](const push_gradients& in) {
     return pushed{in.what.base, in.what.base, self->state.values};
@@ -158,12 +158,13 @@ caf::behavior mirror(caf::stateful_actor<mirror_state>* self, const tensor_batch
 
 shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t number) {
   const auto sgd = *optimizers::built_in().find("sgd");
-  auto parts = spread_parameters(parameters_of(what), shards);
-  return spawn_shard(here.system,
-                     {"shard-" + std::to_string(number),
-                      std::make_unique<parameter_store>(std::move(parts[number]), sgd,
-                                                        *optimizers::complete(sgd, {{"lr", 0.001}}),
-                                                        rate_of_update(), here.node->memory())});
+  auto parts = engine::spread_parameters(parameters_of(what), shards);
+  const lendable_tensors lendable(here.node->memory());
+  return spawn_shard(
+      here.system, {.name = "shard-" + std::to_string(number),
+                    .store = std::make_unique<engine::parameter_store>(
+                        std::move(parts[number]), sgd, *optimizers::complete(sgd, {{"lr", 0.001}})),
+                    .memory = here.node->memory()});
 }
 
 /// Serves one shard of every setting until it is killed; the first one the coordinators too.
@@ -179,7 +180,7 @@ shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t num
     here.node->publish(each.name + ".coordinator", caf::actor_cast<caf::strong_actor_ptr>(
                                                        spawn_coordinator(here.system, parts)));
   }
-  batch_builder half(at::kFloat);
+  engine::batch_builder half(at::kFloat);
   const auto& first = settings.front();
   for (std::uint32_t i = 0; i < first.tensors / shards; ++i)
     half.add(i, {}, at::zeros({first.elements}));
@@ -223,7 +224,7 @@ class worker {
     std::vector<caf::actor> mirrors;
     for (const auto& at : addresses_)
       mirrors.push_back(caf::actor_cast<caf::actor>(here_.find(at, "mirror")));
-    batch_builder half(at::kFloat);
+    engine::batch_builder half(at::kFloat);
     for (std::uint32_t i = 0; i < what.tensors / shards; ++i)
       half.add(i, {}, at::full({what.elements}, 0.5, at::kFloat));
     const push_gradients load{.what = {}, .gradients = half.take(), .pull = true};

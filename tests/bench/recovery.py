@@ -356,6 +356,8 @@ def stop_and_continue(run: Run, stage: int) -> None:
 
 
 def kill_neighbours(run: Run, stage: int) -> None:
+    """The second one keeps the versions of the first, and so does the trainer, which borrows
+    them."""
     for each in (newest(run, stage), newest(run, (stage + 1) % LONG_STAGES)):
         os.kill(each, signal.SIGKILL)
 

@@ -22,6 +22,7 @@
 #include "messages/link/link_options.hpp"
 #include "messages/link/loopback/loopback.hpp"
 #include "messages/link/simulated/simulated.hpp"
+#include "tests/package/socket_link.hpp"
 
 namespace troupe::messages::testing {
 
@@ -59,6 +60,13 @@ using trusted_backend = process_backend<link_transport::trusted>;
 /// tcp, and as all are on this machine, its second door.
 struct inside_backend : tcp_backend {
   inside_backend() { options.has_inside_door = true; }
+};
+
+/// A transport of a user's own, which knows public headers alone.
+struct own_backend {
+  std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
+    return std::move(::own::make_socket_link(std::move(events), bounds).value());
+  }
 };
 
 /// The simulated network that this thread steps while it waits for something; null where links have
@@ -106,12 +114,12 @@ struct simulated_backend {
 #define LINK_TEST(title)                                                                   \
   TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>,              \
                      simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend, \
-                     trusted_backend, inside_backend)
+                     trusted_backend, inside_backend, own_backend)
 
 /// One where several threads act at once, so not for the simulated link.
 #define THREADED_LINK_TEST(title)                                                                  \
   TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend, trusted_backend, \
-                     inside_backend)
+                     inside_backend, own_backend)
 
 // Frames
 

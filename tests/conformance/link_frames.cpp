@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "link_fixture.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::messages::testing {
 
@@ -264,6 +265,23 @@ LINK_TEST("a link holds several peers apart") {
     REQUIRE(number_of(others.back()->frames.next()) == 10 + i);
   }
   CHECK(hub.wire->stats().peers == 3);
+}
+
+LINK_TEST("a link that listens again is met there and no more where it was, and keeps its peers") {
+  pair_of_nodes<TestType> nodes;
+  const auto before = meeting_place::parse(nodes.address).outside;
+  const auto moved = nodes.server.wire->listen("");
+  REQUIRE(moved);
+  const auto after = meeting_place::parse(*moved).outside;
+  CHECK(after != before);
+  const auto nobody = nodes.client.try_connect(before);
+  REQUIRE_FALSE(nobody);
+  CHECK(nobody.error().code == errc::address_unavailable);
+  CHECK(nodes.client.try_connect(after));
+  REQUIRE(nodes.client.send(nodes.to_server, numbered(1)).has_value());
+  CHECK(number_of(nodes.server.frames.next()) == 1);
+  CHECK_FALSE(nodes.server.wire->listen("no address at all"));
+  CHECK(nodes.client.try_connect(after));
 }
 
 LINK_TEST("stats count frames and bytes") {

@@ -93,7 +93,9 @@ struct guard_impl final : c10::impl::DeviceGuardImplInterface {
     if (event == nullptr) return;
     std::this_thread::sleep_for(the_world().wait_time.load());
     wait_for(event);
+    const std::scoped_lock lock(the_world().mutex);
     ++the_world().found.event_waits;
+    the_world().found.operators_since_wait = 0;
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
     delete static_cast<vector_clock*>(event);

@@ -31,10 +31,11 @@ struct report {
   std::vector<std::string> host_reads = {};
   /// Waits of the host for a stream or a device, those inside of copies included.
   std::vector<std::string> synchronisations = {};
-  std::uint64_t event_waits = 0;  ///< Of the host.
-  std::uint64_t events = 0;       ///< Recorded.
-  std::uint64_t operators = 0;    ///< On the devices, copies included.
-  std::uint64_t overruns = 0;     ///< Pieces of memory that were written behind their end.
+  std::uint64_t event_waits = 0;           ///< Of the host.
+  std::uint64_t events = 0;                ///< Recorded.
+  std::uint64_t operators = 0;             ///< On the devices, copies included.
+  std::uint64_t operators_since_wait = 0;  ///< Of them: since the host's last wait for an event.
+  std::uint64_t overruns = 0;              ///< Pieces of memory that were written behind their end.
 };
 
 [[nodiscard]] report seen();

@@ -96,6 +96,7 @@ class task {
     const std::scoped_lock lock(the_world().mutex);
     the_world().tasks.begin(stream_, name);
     ++the_world().found.operators;
+    ++the_world().found.operators_since_wait;
   }
 
   void reads(const at::Tensor& tensor) const {

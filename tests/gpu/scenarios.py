@@ -23,6 +23,9 @@ SMALL = ["--data", "synthetic:3x64x64:10:2000", "--no-eval", "--no-progress", "-
          "--batch-size", "64"]
 FIRST_LOSS = 0.002  # by which the first loss may differ from that of f32, relative
 MEMORY = 0.5, 2.0   # between these shares of the prediction a stage's peak is to be
+# Of cuDNN, in MiB for an operation, and of cuBLAS, as PyTorch reads them.
+SMALL_WORKSPACES = {"CUDNN_CONV_WSCAP_DBG": "8", "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+                    "CUBLASLT_WORKSPACE_SIZE": "128"}
 
 
 class Wrong(Exception):
@@ -42,14 +45,15 @@ class Scenarios:
         return [str(self.programs / program), "--device", devices or self.device, *flags]
 
     def run(self, *flags: str, program: str = "resnet_pipeline", code: int = 0,
-            devices: str = "") -> list[dict]:
-        """Runs it to its end and returns its steps."""
+            devices: str = "", settings: dict[str, str] | None = None) -> list[dict]:
+        """Runs it to its end, with settings in its environment, and returns its steps."""
         self.count += 1
         log = self.scratch / f"{self.count}.json"
         command = self.command(*flags, program=program, devices=devices)
         done = subprocess.run([*command, "--json", str(log)],
                               timeout=PATIENCE_S, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False, cwd=self.scratch)
+                              stderr=subprocess.STDOUT, check=False, cwd=self.scratch,
+                              env={**os.environ, **(settings or {})})
         if done.returncode != code:
             raise Wrong(f"code {done.returncode} for {' '.join(flags)}: {done.stdout[-400:]}")
         self.output = done.stdout
@@ -105,11 +109,21 @@ class Scenarios:
 
     def memory(self) -> str:
         """What each of two stages, which are listed with their devices, has of the GPU's memory,
-        beside the prediction."""
+        beside the prediction; and the same where the libraries may have next to no workspaces,
+        which are not predicted."""
+        found = self.peaks({})
+        try:
+            small = self.peaks(SMALL_WORKSPACES)
+        except Wrong as problem:  # a library may have no way without one
+            small = " ".join(str(problem).split())
+        return f"peaks: {found}; with small workspaces: {small}"
+
+    def peaks(self, settings: dict[str, str]) -> str:
+        """Of two stages, with settings in their environment."""
         steps = self.run("--data", "synthetic:3x224x224:10:256", "--no-eval", "--no-progress",
                          "--model", "resnet18", "--batch-size", "128", "--micro-batches", "2",
                          "--stages", "2", "--steps", "3", "--predict",
-                         devices=f"{self.device},{self.device}")
+                         devices=f"{self.device},{self.device}", settings=settings)
         if "peak device memory" not in self.output:
             raise Wrong(f"no table of device memory: {self.output[-300:]}")
         found = []
@@ -119,7 +133,7 @@ class Scenarios:
                 raise Wrong(f"{stage['name']} had {peak} bytes, of {predicted} predicted")
             found.append(f"{stage['name']} {peak / 2**20:.0f} MiB, {peak / predicted:.2f} of the "
                          "prediction")
-        return "peaks: " + ", ".join(found)
+        return ", ".join(found)
 
     def decoder(self) -> str:
         """A decoder with tied weights in four stages, with AdamW and clipping."""
@@ -143,6 +157,21 @@ class Scenarios:
         if "more replicas than GPUs" not in self.output:
             raise Wrong(self.output[-300:])
         return same_bits(one, two, "losses of one replica and two")
+
+    def norms(self) -> str:
+        """Two replicas of one stage on one GPU, whose batch norms are synchronized, beside one
+        replica that computes both shares there, and beside two on the CPU."""
+        flags = [*SMALL, "--stages", "1", "--batch-norm", "sync", "--steps", "6"]
+        one = self.run(*flags, "--logical-replicas", "2")
+        two = self.run(*flags, "--replicas", "2")
+        alike = same_bits(one, two, "losses of one replica and two")
+        apart = difference(self.run(*flags, "--replicas", "2", devices="cpu"), two)
+        if apart > 1e-2:
+            raise Wrong(f"losses differ by {apart:.3g} from those of CPUs")
+        local = self.run(*SMALL, "--stages", "1", "--steps", "6", "--replicas", "2")
+        if difference(local, two) == 0:
+            raise Wrong("losses are those of batch norms that are not synchronized")
+        return f"{alike}; they differ by {apart:.2g} at most from those of CPUs (bound 0.01)"
 
     def resumes(self) -> str:
         """A run that was interrupted by its number of steps, and one that was not."""
@@ -283,7 +312,7 @@ def main() -> int:
         all_of = Scenarios(programs, device, Path(scratch))
         each: Callable[[], str]
         for each in (all_of.stages, all_of.repeats, all_of.verifies, all_of.precisions,
-                     all_of.memory, all_of.decoder, all_of.replicas, all_of.resumes,
+                     all_of.memory, all_of.decoder, all_of.replicas, all_of.norms, all_of.resumes,
                      all_of.lost_stage, all_of.interrupted, all_of.recovers, all_of.refusals):
             if chosen and each.__name__ not in chosen:
                 continue

@@ -1,12 +1,15 @@
 """Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, in turns, and the trainer's.
 
-speed.py BIN DEVICE OUT.json [--rehearse]
+speed.py BIN DEVICE OUT.json [--rehearse | --only PART[,PART..]] [--rounds N]
 
 BIN has card_speed and resnet_pipeline. With --rehearse, two small runs on the device of tests, and none of PyTorch's.
+With --only, some of resnet50, gpt and trainer, beside which OUT.json keeps the parts that it has; with --rounds N,
+each way N times instead of twice.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
@@ -46,6 +49,7 @@ PYTORCH = {
 }
 PADDED = {"PyTorch, eager, loss read, 50,304 tokens": ["--read-loss", "--tokens", "50304"]}
 BATCHES = {"resnet50": 256, "gpt": 16}
+PARTS = [*BATCHES, "trainer"]
 
 # The trainer, whose batches come from the host's memory.
 TRAINER = ["--model", "resnet50", "--data", "synthetic:3x224x224:1000:20000", "--batch-size", "256",
@@ -65,14 +69,14 @@ def run(command: list[str]) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def rows_of(programs: Path, device: str, model: str) -> Iterator[dict]:
+def rows_of(programs: Path, device: str, model: str, rounds: int) -> Iterator[dict]:
     """Each way, in turns with the others: a GPU's clock is not the same all the time."""
     batch = ["--batch", str(BATCHES[model])]
     ways = {name: [str(programs / "card_speed"), device, model, *batch, *flags]
             for name, flags in TROUPE[model].items()}
     ways |= {name: [sys.executable, str(EAGER), model, *batch, *flags]
              for name, flags in {**PYTORCH, **(PADDED if model == "gpt" else {})}.items()}
-    seen = [{name: run(command) for name, command in ways.items()} for _ in range(ROUNDS)]
+    seen = [{name: run(command) for name, command in ways.items()} for _ in range(rounds)]
     for name in ways:
         seconds = [each for one in seen for each in one[name]["seconds"]]
         yield row_of(name, {**seen[0][name], "seconds": seconds})
@@ -116,44 +120,76 @@ def row_of(name: str, seen: dict) -> dict:
             "predicted_bytes": seen.get("predicted_bytes", 0)}
 
 
+def trainer_rows(programs: Path, device: str) -> Iterator[dict]:
+    """The trainer's steps, each beside the memory that its check predicts."""
+    predicted = {count: predicted_bytes(programs, device, [*TRAINER, "--micro-batches", count])
+                 for count in {microbatches for _, microbatches in TRAINED}}
+    for place, microbatches in TRAINED:
+        yield {**trainer_row(programs, device, place, microbatches),
+               "predicted_bytes": predicted[microbatches]}
+
+
+def rehearsed_rows(programs: Path, device: str) -> Iterator[dict]:
+    """Steps of one stage and of two, on the device of tests."""
+    small = [str(programs / "card_speed"), device, "small", "--batch", "8", "--steps", "1",
+             "--micro-batches", "2"]
+    trainer = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "8",
+               "--stages", "1"]
+    predicted = predicted_bytes(programs, "cpu", trainer)
+    for stages in ("1", "2"):
+        seen = run([*small, "--stages", stages])
+        yield row_of(f"{stages} stages", {**seen, "predicted_bytes": predicted})
+
+
+def growth_of(programs: Path, device: str) -> dict:
+    """What 1,000 steps have more of the GPU's memory than their beginning."""
+    many = run([str(programs / "card_speed"), device, "resnet50", "--batch", "32", "--steps", "1000"])
+    return {"steps": 1000, "reserved_growth": many["reserved_growth"]}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, as the module's text says."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=Path)
+    parser.add_argument("device")
+    parser.add_argument("out", type=Path)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--rehearse", action="store_true")
+    how.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    found = parser.parse_args()
+    unknown = set(found.only.split(",")) - set(PARTS)
+    if unknown:
+        parser.error(f"--only takes {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
+    return found
+
+
 def main() -> int:
     """As the module's text says."""
-    programs, device, out = Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3])
-    speed = str(programs / "card_speed")
-    rows: list[dict] = []
-    growth = None
+    asked = arguments()
+    programs, device, out = asked.programs.resolve(), asked.device, asked.out
+    before = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    found = {"rows": before.get("rows", []), "growth": before.get("growth")}
 
-    def note(row: dict | None) -> None:
-        if row is not None:
-            rows.append(row)
+    def note(rows: Iterator[dict]) -> None:
+        for row in rows:
+            found["rows"] = [one for one in found["rows"]
+                             if (one["model"], one["what"]) != (row["model"], row["what"])] + [row]
             print(f"{row['model']}, {row['what']}: {1000 * row['seconds']:.2f} ms, "
                   f"{row['peak_bytes'] / 2**30:.2f} GiB", flush=True)
-        out.write_text(json.dumps({"rows": rows, "growth": growth}, indent=2) + "\n")
+            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
-    if "--rehearse" in sys.argv:
-        small = [speed, device, "small", "--batch", "8", "--steps", "1", "--micro-batches", "2"]
-        trainer = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "8",
-                   "--stages", "1"]
-        predicted = predicted_bytes(programs, "cpu", trainer)
-        for stages in ("1", "2"):
-            seen = run([*small, "--stages", stages])
-            note(row_of(f"{stages} stages", {**seen, "predicted_bytes": predicted}))
-    else:
-        for model in BATCHES:
-            for row in rows_of(programs, device, model):
-                note(row)
-        for place, microbatches in TRAINED:
-            note(trainer_row(programs, device, place, microbatches))
-        many = run([speed, device, "resnet50", "--batch", "32", "--steps", "1000"])
-        growth = {"steps": 1000, "reserved_growth": many["reserved_growth"]}
-        note(None)
-        for count in ("1", "4"):
-            predicted = predicted_bytes(programs, device, [*TRAINER, "--micro-batches", count])
-            for row in rows:
-                if (row["what"].startswith("the trainer")
-                        and row["what"].endswith("4 micro-batches") == (count == "4")):
-                    row["predicted_bytes"] = predicted
-        note(None)
+    if asked.rehearse:
+        note(rehearsed_rows(programs, device))
+        return 0
+    for part in asked.only.split(","):
+        if part == "trainer":
+            note(trainer_rows(programs, device))
+            found["growth"] = growth_of(programs, device)
+            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        else:
+            note(rows_of(programs, device, part, asked.rounds))
     return 0
 
 

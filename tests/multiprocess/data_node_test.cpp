@@ -152,3 +152,45 @@ TEST_CASE("Data that are not on their node are said by node and path before the 
   CHECK_THAT(unknown.last_line(), ContainsSubstring("\"gamma\""));
   CHECK_THAT(unknown.last_line(), ContainsSubstring("alpha"));
 }
+
+TEST_CASE("troupe check checks all but what follows from data that only a node has") {
+  const scratch_folder folder;
+  const auto file = folder / "run.toml";
+  const auto check = [&](const std::string& model, const std::string& pipeline) {
+    std::ofstream(file) << "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM
+                           "\"\n[[node]]\nname = \"alpha\"\n[[node]]\nname = \"beta\"\n"
+                           "[pipeline]\nstages = 2\nthreads_per_stage = 1\n"
+                        << pipeline << "[model]\nname = \"resnet18\"\n"
+                        << model
+                        << "[data]\nsource = \"folder:/nowhere/at/all\"\nnode = \"beta\"\n";
+    return run_other(TROUPE_COMMAND, {"check", file});
+  };
+  const auto bare = check("", "");
+  INFO(bare.out << bare.err);
+  CHECK(bare.code == 0);
+  CHECK_THAT(bare.out, ContainsSubstring("the data are not on this machine (") &&
+                           ContainsSubstring("/nowhere/at/all is not a folder") &&
+                           ContainsSubstring("node beta opens them when the run starts") &&
+                           ContainsSubstring("alpha") && ContainsSubstring("unknown") &&
+                           ContainsSubstring("with their number of classes in the file"));
+  const auto counted = check("classes = 10\n", "");
+  CHECK(counted.code == 0);
+  CHECK_THAT(counted.out, ContainsSubstring(", where the model is cut\nwith cuts in the file"));
+  const auto cut = check("classes = 10\n", "cut = [\"layer3\"]\n");
+  INFO(cut.out << cut.err);
+  CHECK(cut.code == 0);
+  CHECK_THAT(cut.out, ContainsSubstring("(") && ContainsSubstring(" layers)") &&
+                          ContainsSubstring("a checkpoint to go on from\n"));
+  const auto wrong = [&](const std::string& model, const std::string& pipeline,
+                         const std::string& what) {
+    const auto refused = check(model, pipeline);
+    INFO(refused.out << refused.err);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.last_line(), ContainsSubstring(what));
+  };
+  wrong("classes = 10\n", "cut = [\"layer9\"]\n", "layer9");
+  wrong("classes = 10\n", "recompute = [\"layer9\"]\n", "layer9");
+  wrong("classes = 10\ninit = \"/nowhere/weights.safetensors\"\n", "",
+        "/nowhere/weights.safetensors");
+  wrong("", "schedule = \"1f1c\"\n", "1f1c");
+}

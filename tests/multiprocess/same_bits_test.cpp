@@ -16,7 +16,7 @@
 namespace {
 
 using namespace troupe;
-using tests::run_program;
+using tests::run_other;
 using tests::scratch_folder;
 
 struct trained {
@@ -32,14 +32,14 @@ trained train(std::vector<std::string> arguments, const std::vector<std::string>
   const auto weights = folder / "weights.safetensors";
   const auto steps = folder / "steps.jsonl";
   for (const auto* argument :
-       {"--model", "resnet18", "--data", "synthetic:3x64x64:10:24", "--batch-size", "10",
+       {"--model", "small", "--data", "synthetic:3x48x48:10:24", "--batch-size", "10",
         "--micro-batches", "4", "--epochs", "1", "--lr", "0.05", "--seed", "7",
         "--threads-per-stage", "1", "--no-eval", "--save"})
     arguments.emplace_back(argument);
   arguments.push_back(weights);
   arguments.insert(arguments.end(), rule.begin(), rule.end());
   arguments.insert(arguments.end(), {"--json", steps});
-  const auto outcome = run_program(arguments);
+  const auto outcome = run_other(TROUPE_SMALL, arguments);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
 
@@ -69,7 +69,7 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
           "[untimed]") {
   const auto alone = train({"--stages", "1", "--stages-in", "threads"});
   REQUIRE(alone.losses.size() == 3);
-  REQUIRE(alone.weights.size() == 122);
+  REQUIRE(alone.weights.size() == 62);
   // Written by hand, for the larger batches; the smaller one has as many micro-batches.
   const scratch_folder folder;
   const std::string plan = folder / "plan.txt";
@@ -80,7 +80,7 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
          "stage 1 cap 8: 0F0 1F0 0F1 1F1 0F2 1F2 1I0 0I0 0F3 1F3 1I1 0I1 1W0 0W0 "
          "1W1 0W1 1B2 0B2 1B3 0B3\n";
   const std::vector<std::vector<std::string>> ways{
-      {"--stages", "2", "--link", "shm", "--cut", "layer3"},
+      {"--stages", "2", "--link", "shm", "--cut", "layer2"},
       {"--stages", "3", "--link", "shm", "--schedule", "gpipe", "--cut", "relu,fc"},
       {"--stages", "4", "--link", "tcp", "--credits", "1"},
       {"--stages", "4", "--stages-in", "threads", "--schedule", "gpipe", "--credits", "2"},
@@ -106,7 +106,7 @@ TEST_CASE("Clipping by the norm of all stages gives the same bits in one process
       "--lr-schedule", "cosine", "--lr-warmup", "1"};
   const auto alone = train({"--stages", "1", "--stages-in", "threads"}, rule);
   REQUIRE(alone.losses.size() == 3);
-  check_same(alone, train({"--stages", "3", "--link", "shm", "--cut", "layer2,layer4"}, rule));
+  check_same(alone, train({"--stages", "3", "--link", "shm", "--cut", "layer1,layer2"}, rule));
 }
 
 TEST_CASE("Training goes on from saved weights and state as if it had not stopped", "[untimed]") {
@@ -117,7 +117,7 @@ TEST_CASE("Training goes on from saved weights and state as if it had not stoppe
                std::vector<std::string>{"--optimizer", "adamw", "--save-state"});
   const scratch_folder folder;
   const std::vector<std::string> common{
-      "--model",      "resnet18",    "--data",   "synthetic:3x32x32:10:8",
+      "--model",      "small",       "--data",   "synthetic:3x32x32:10:8",
       "--batch-size", "8",           "--stages", "2",
       "--no-eval",    "--no-shuffle"};
   const auto run = [&](const std::string& steps, const std::string& init, const std::string& save) {
@@ -125,7 +125,7 @@ TEST_CASE("Training goes on from saved weights and state as if it had not stoppe
     arguments.insert(arguments.end(), rule.begin(), rule.end());
     arguments.insert(arguments.end(), {"--steps", steps, "--save", folder / save});
     if (!init.empty()) arguments.insert(arguments.end(), {"--init", folder / init});
-    const auto outcome = run_program(arguments);
+    const auto outcome = run_other(TROUPE_SMALL, arguments);
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     auto saved = engine::load_safetensors(folder / save);
@@ -136,7 +136,7 @@ TEST_CASE("Training goes on from saved weights and state as if it had not stoppe
   run("1", "", "half");
   check_same(straight, run("1", "half", "whole"));
   // Weights alone are in the weights' file, as PyTorch's strict load wants it.
-  CHECK(straight.weights.size() == 122);
+  CHECK(straight.weights.size() == 62);
   const auto state = [&](const std::string& name) {
     auto kept = engine::load_safetensors(folder / (name + ".state.safetensors"));
     return kept ? std::move(*kept) : std::vector<engine::named_tensor>();

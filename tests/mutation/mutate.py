@@ -48,6 +48,7 @@ CORES = {
     "cluster/recovery/throws_core.hpp": (("unit_recovery", ()),),
     "cluster/recovery/processors_core.hpp": (("unit_recovery", ()),),
     "cluster/recovery/shared_hosts_core.cpp": (("unit_recovery", ()),),
+    "cluster/recovery/data_places_core.hpp": (("unit_recovery", ()),),
     "cluster/hosts/slice_copies_core.cpp": (
         ("unit_hosts", ("Each disk's files are*", "A disk gets the files*")),
         ("sim_checkpoints", ())),

@@ -1,5 +1,6 @@
 // An actor and messages of one's own, asked from another process: starts itself a second time,
-// where an actor keeps the mean of the tensors that it is sent, and asks that.
+// where an actor keeps the mean of the tensors that it is sent, and asks that. `mean own` does so
+// over a transport of one's own.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
@@ -21,6 +22,7 @@
 #include "actors/system.hpp"
 #include "actors/wire/message_registry.hpp"
 #include "messages/link/link_options.hpp"
+#include "socket_link.hpp"
 
 namespace mean {
 
@@ -53,6 +55,18 @@ caf::behavior keep_mean(caf::stateful_actor<mean_so_far>* self) {
   }};
 }
 
+/// What makes the links: over shared memory, or for "own" over our sockets.
+actors::link_factory link_factory_of(const std::string& way) {
+  if (way == "own")
+    return [](troupe::messages::link_events events) {
+      return own::make_socket_link(std::move(events));
+    };
+  return [](troupe::messages::link_events events) {
+    return troupe::messages::make_link({.transport = troupe::messages::link_transport::shm},
+                                       std::move(events));
+  };
+}
+
 /// What each of the two processes has.
 struct process {
   actors::message_registry types;
@@ -61,24 +75,21 @@ struct process {
   std::promise<error> other_is_gone;
   std::unique_ptr<actors::node> node;
 
-  explicit process(const std::string& name) {
+  process(const std::string& name, const std::string& way) {
     types.add(messages{});
     auto started = actors::node::start(
         system, types,
         {.name = name,
          .on_node_down = [this](const std::string&,
                                 const error& why) { other_is_gone.set_value(why); }},
-        [](troupe::messages::link_events events) {
-          return troupe::messages::make_link({.transport = troupe::messages::link_transport::shm},
-                                             std::move(events));
-        });
+        link_factory_of(way));
     if (!started) std::puts(started.error().text.c_str()), std::exit(1);
     node = std::move(*started);
   }
 };
 
-int serve(const std::string& address) {
-  process here("keeper");
+int serve(const std::string& way, const std::string& address) {
+  process here("keeper", way);
   here.node->publish("mean", caf::actor_cast<caf::strong_actor_ptr>(here.system.spawn(keep_mean)));
   if (auto joined = here.node->join(address, 10s); !joined)
     return std::puts(joined.error().text.c_str()), 1;
@@ -86,12 +97,12 @@ int serve(const std::string& address) {
   return 0;
 }
 
-int ask(const char* program) {
-  process here("asker");
+int ask(const char* program, const std::string& way) {
+  process here("asker", way);
   const std::string address = here.node->address();
   const pid_t child = fork();
   if (child == 0) {
-    execl("/proc/self/exe", program, address.c_str(), nullptr);
+    execl("/proc/self/exe", program, way.c_str(), address.c_str(), nullptr);
     _exit(127);
   }
   if (!here.node->wait_for("keeper", 10s)) return std::puts("the keeper has not joined"), 1;
@@ -116,5 +127,6 @@ int ask(const char* program) {
 }  // namespace mean
 
 int main(int argc, char** argv) {
-  return argc == 2 ? mean::serve(argv[1]) : mean::ask(argv[0]);
+  const std::string way = argc > 1 ? argv[1] : "shm";
+  return argc > 2 ? mean::serve(way, argv[2]) : mean::ask(argv[0], way);
 }

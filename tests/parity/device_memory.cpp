@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/resnet_pipeline/resnet.hpp"
@@ -71,6 +72,17 @@ std::vector<double> counted(const task& what) {
   return most;
 }
 
+/// Whose scores are most of what its last stage holds.
+constexpr std::int64_t wide_vocabulary = 2048;
+const apps::gpt_options wide_shape{
+    .layers = 2, .width = 32, .heads = 4, .context = 16, .tied = false, .dropout = 0.2};
+
+engine::model wide_decoder() {
+  auto layers = apps::build_gpt(wide_vocabulary, seed, wide_shape);
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
 void compare(const task& what, const engine::model_blueprint& blueprint, double copies) {
   const auto expected = predicted(what, blueprint, copies), found = counted(what);
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -89,7 +101,9 @@ TEST_CASE("What stages hold on devices is what is predicted of them") {
   const auto text_of = apps::gpt_blueprint(
       64, {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
   REQUIRE(images_of);
+  const auto wide_text_of = apps::gpt_blueprint(wide_vocabulary, wide_shape);
   REQUIRE(text_of);
+  REQUIRE(wide_text_of);
   for (const std::string schedule : {"1f1b", "gpipe", "zb-h1"}) {
     compare({.build = whole_resnet,
              .batches = images({128}),
@@ -104,5 +118,12 @@ TEST_CASE("What stages hold on devices is what is predicted of them") {
              .optimizer = "adamw",
              .options = {}},
             *text_of, 2);
+    compare({.build = wide_decoder,
+             .batches = sentences({256}),
+             .cuts = {2},
+             .schedule = schedule,
+             .optimizer = "adamw",
+             .options = {}},
+            *wide_text_of, 2);
   }
 }

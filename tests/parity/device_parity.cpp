@@ -9,7 +9,10 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/pipeline/pipeline.hpp"
@@ -27,50 +30,6 @@ namespace {
 using namespace troupe;
 using namespace troupe::tests;
 namespace fake = tests::fake_device;
-
-/// What is not finite is left out, as a run may say.
-trained train(task what, const std::vector<c10::Device>& devices,
-              homes in = {std::make_shared<home>()}) {
-  what.skips_bad_steps = true;
-  company all(what, devices, nullptr, std::move(in));
-  auto pipeline = all.compose(what);
-  trained result;
-  auto dry = pipeline.dry_run(what.batches.front(), microbatches, 8);
-  if (!dry) FAIL(dry.error().text);
-  result.dry = std::move(*dry);
-  for (const auto& batch : what.batches) {
-    const auto before = fake::seen().synchronisations;
-    const auto outcome = pipeline.train(batch, microbatches, rate);
-    if (!outcome) FAIL(outcome.error().text);
-    const auto after = fake::seen().synchronisations;
-    for (auto i = before.size(); i < after.size(); ++i) UNSCOPED_INFO(after[i]);
-    CHECK(after.size() == before.size());
-    result.losses.push_back(outcome->loss);
-    const auto tested = pipeline.evaluate(batch, microbatches);
-    if (!tested) FAIL(tested.error().text);
-    result.losses.push_back(tested->loss);
-    REQUIRE(tested->metrics.size() == 2);
-    result.losses.insert(result.losses.end(), tested->metrics.begin(), tested->metrics.end());
-  }
-  tests::read_stages(pipeline, result);
-  return result;
-}
-
-void check_parity(const task& what, const std::vector<std::vector<c10::Device>>& places,
-                  std::size_t processes = 1) {
-  const auto expected = train(what, {c10::Device(c10::kCPU)});
-  for (const double each : expected.losses) REQUIRE(std::isfinite(each));
-  for (const auto& devices : places) {
-    INFO(what.schedule << ", " << what.cuts.size() + 1 << " slices on " << devices.size()
-                       << " devices, first " << devices.front().str());
-    fake::reset();
-    const auto found =
-        processes == 1 ? train(what, devices) : train(what, devices, separate_homes(processes));
-    CHECK(fake::seen().operators > 0);
-    check_no_misuse();
-    check_same(expected, found);
-  }
-}
 
 c10::Device on(int index) {
   return fake::device(index);
@@ -152,6 +111,69 @@ TEST_CASE("Stages on devices train tied weights with dropout, clipping and a los
                {one, two, mixed});
 }
 
+TEST_CASE("At the end of a step the host waits once a stage, when all before the update is given") {
+  const tests::devices_ready ready;
+  const task what{.build = decoder,
+                  .batches = sentences({8, 7, 8}),
+                  .optimizer = "adamw",
+                  .options = {},
+                  .rules = {.clip_value = 0.02, .accumulate = 3},
+                  .clip_norm = 0.1,
+                  .loss_scale = 64,
+                  .skips_bad_steps = true};
+  auto cut = what;
+  cut.cuts = {2};
+  const auto waits_of = [](const task& of, const std::vector<c10::Device>& devices) {
+    company all(of, devices);
+    auto pipeline = all.compose(of);
+    std::vector<std::uint64_t> waits;
+    for (const auto& batch : of.batches) {
+      const auto before = fake::seen();
+      const auto outcome = pipeline.train(batch, microbatches, rate);
+      if (!outcome) FAIL(outcome.error().text);
+      waits.push_back(fake::seen().event_waits - before.event_waits);
+      // The first two steps have no update: their gradients are added up before the wait.
+      const bool updates = waits.size() == of.batches.size();
+      if (of.cuts.empty()) CHECK((fake::seen().operators_since_wait > 0) == updates);
+      CHECK(fake::seen().synchronisations.size() == before.synchronisations.size());
+    }
+    return waits;
+  };
+  CHECK(waits_of(what, {on(0)}) == std::vector<std::uint64_t>{1, 1, 1});
+  CHECK(waits_of(cut, {on(0)}) == std::vector<std::uint64_t>{2, 2, 2});
+  CHECK(waits_of(cut, {on(0), on(1)}) == std::vector<std::uint64_t>{2, 2, 2});
+}
+
+TEST_CASE("A step that is not finite leaves no trace on devices, and is told of as on the CPU") {
+  const tests::devices_ready ready;
+  task what{.build = resnet,
+            .batches = images({8, 8, 8, 8}),
+            .cuts = {5},
+            .rules = {.accumulate = 2},
+            .skips_bad_steps = true};
+  what.batches[1].inputs.fill_(std::numeric_limits<float>::infinity());
+  const auto run = [&](const std::vector<c10::Device>& devices) {
+    company all(what, devices);
+    auto pipeline = all.compose(what);
+    std::vector<std::string> told;
+    for (const auto& batch : what.batches) {
+      const auto outcome = pipeline.train(batch, microbatches, rate);
+      if (!outcome) FAIL(outcome.error().text);
+      told.push_back(outcome->skipped);
+    }
+    trained result;
+    tests::read_stages(pipeline, result);
+    return std::pair(told, std::move(result));
+  };
+  const auto here = run({c10::Device(c10::kCPU)}), there = run({on(0), on(1)});
+  CHECK_THAT(here.first.at(1),
+             Catch::Matchers::ContainsSubstring("the loss of micro-batch 0 is NaN"));
+  CHECK(there.first == here.first);
+  check_same(here.second.weights, there.second.weights);
+  check_same(here.second.state, there.second.state);
+  check_no_misuse();
+}
+
 TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") {
   const tests::devices_ready ready;
   const std::vector<c10::Device> one{on(0)}, four{on(0), on(1), on(2), on(3)};
@@ -177,12 +199,12 @@ TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") 
 TEST_CASE("Stages on devices train in channels_last as the CPU does, within rounding") {
   const tests::devices_ready ready;
   task what{.build = small_images, .batches = images({16}), .cuts = {4}, .schedule = "zb-h1"};
-  const auto plain = train(what, {on(0), on(1)});
+  const auto plain = train_on(what, {on(0), on(1)});
   what.channels_last = true;
-  const auto here = train(what, {c10::Device(c10::kCPU)});
+  const auto here = train_on(what, {c10::Device(c10::kCPU)});
   for (const auto& devices : {std::vector<c10::Device>{on(0)}, {on(0), on(1)}}) {
     fake::reset();
-    const auto there = train(what, devices);
+    const auto there = train_on(what, devices);
     CHECK(fake::seen().operators > 0);
     check_no_misuse();
     // The CPU's own kernels add in another order than ATen's.
@@ -200,7 +222,7 @@ TEST_CASE("What a run saves from devices, devices and the CPU load and go on fro
                   .optimizer = "adam",
                   .options = {},
                   .skips_bad_steps = true};
-  const auto first = train(what, {on(0), on(1)});
+  const auto first = train_on(what, {on(0), on(1)});
   const auto go_on = [&](const std::vector<c10::Device>& devices) {
     company all(what, devices);
     auto pipeline = all.compose(what);
@@ -243,7 +265,7 @@ TEST_CASE("A step on devices passes verification against one process, every bit"
                   .cuts = {6},
                   .schedule = "zb-h1",
                   .skips_bad_steps = true};
-  const auto found = train(what, {on(0), on(1)});
+  const auto found = train_on(what, {on(0), on(1)});
   const auto parts = engine::split_batch(batches.front(), microbatches);
   REQUIRE(parts);
   const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, *parts, 8);

@@ -51,6 +51,16 @@ TEST_CASE("Replicas on devices sum by NCCL to the CPU's bits, with shared state 
   }
 }
 
+TEST_CASE("Replicas that sum by NCCL normalize together by messages, to the CPU's bits") {
+  const prepared ready;
+  check_parity({.build = normed_by_operators,
+                .batches = images({16, 8}),
+                .cuts = {3},
+                .replicas = 2,
+                .synced_norm = true},
+               4);
+}
+
 TEST_CASE("Replicas sum by NCCL's own all-reduce where bits are not asked for, and say so") {
   const prepared ready;
   const task what{.build = decoder, .batches = sentences({8, 8}), .replicas = 2, .fast = true};

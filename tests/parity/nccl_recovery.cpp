@@ -84,10 +84,11 @@ std::vector<double> train_until_lost(const task& what, company& stages, std::siz
   return losses;
 }
 
-trained train_with_loss(task what, std::size_t lost_after) {
+trained train_with_loss(const task& given, std::size_t lost_after) {
   const auto where = std::make_shared<home>();
-  const kept_elsewhere keepers(where, what.replicas * (what.cuts.size() + 1));
-  what.keepers = keepers.all();
+  const kept_elsewhere keepers(where, given.replicas * (given.cuts.size() + 1));
+  task what = given;
+  what.keepers = keepers.all();  // which their system outlives
   const std::vector<c10::Device> devices{fake::device(0), fake::device(1), fake::device(2),
                                          fake::device(3)};
   trained result{.line = {}, .losses = {}, .weights = {}, .state = {}, .dry = {}};

@@ -61,19 +61,6 @@ engine::step_result run_alone(const engine::batch& batch, std::uint32_t microbat
   return engine::run_in_one_piece(resnet(), {.seed = seed}, 1, together);
 }
 
-double distance(const std::vector<engine::named_tensor>& found,
-                const std::vector<engine::named_tensor>& wanted) {
-  REQUIRE(found.size() == wanted.size());
-  double largest = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    REQUIRE(found[i].name == wanted[i].name);
-    const auto length = wanted[i].tensor.to(at::kDouble).norm().item<double>();
-    const auto apart = found[i].tensor.to(at::kDouble).sub(wanted[i].tensor).norm().item<double>();
-    largest = std::max(largest, apart / length);
-  }
-  return largest;
-}
-
 /// In about one batch of eight an activation lies so close to zero that rounding decides whether a
 /// ReLU lets its gradient pass, and PyTorch's rounding is another one. Gradients before it are 1%
 /// apart then. So one of several batches must agree closely; an error of ours would show in all.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
@@ -75,6 +76,21 @@ inline void check_same(std::vector<engine::named_tensor> one,
     CHECK(other[i].tensor.is_cpu());
     CHECK(at::equal(one[i].tensor, other[i].tensor));
   }
+}
+
+/// Of the tensors of these lists, the most that one is away from its counterpart, as a share of the
+/// length of that.
+inline double distance(const std::vector<engine::named_tensor>& found,
+                       const std::vector<engine::named_tensor>& wanted) {
+  REQUIRE(found.size() == wanted.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    REQUIRE(found[i].name == wanted[i].name);
+    const auto length = wanted[i].tensor.to(at::kDouble).norm().item<double>();
+    const auto apart = found[i].tensor.to(at::kDouble).sub(wanted[i].tensor).norm().item<double>();
+    largest = std::max(largest, apart / length);
+  }
+  return largest;
 }
 
 /// Gradients and buffers within `relative` of each element, or a tenth of that of the largest one.

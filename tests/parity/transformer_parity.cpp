@@ -24,6 +24,7 @@
 #include "engine/data/dataset.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
+#include "engine/verify/reference.hpp"
 
 namespace {
 
@@ -122,7 +123,12 @@ TEST_CASE("A decoder in stages trains to the bits of one process, tied or not, w
   const auto batch = make_batch();
   const auto alone = train_alone(batch, tied, dropout, type);
   CHECK(alone.losses.front() > alone.losses.back());
-  const std::vector<std::vector<std::size_t>> partitions{{}, {3}, {1, 6}, {1, 2, 4}};
+  using partition = std::vector<std::size_t>;
+  std::vector<partition> partitions{{3}, {1, 2, 4}};
+  if (type == engine::precision::fp32) {
+    partitions.push_back(partition{});
+    partitions.push_back(partition{1, 6});
+  }
   for (const auto& cuts : partitions) {
     for (const auto& recompute : {std::vector<std::string>{}, {"h0", "h1.attention"}}) {
       INFO("tied " << tied << " dropout " << dropout << " stages " << cuts.size() + 1

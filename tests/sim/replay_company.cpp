@@ -42,8 +42,6 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
       random_(seed),
       starts_(stages_, 1),
       told_until_(stages_, 0),
-      feeders_(options_.replicas,
-               {credited_queue(options_.credits), credited_queue(options_.credits)}),
       keeper_starts_(stages_, 1),
       hosts_(stages_, "0"),
       coordinator_({.stages = stages_,
@@ -61,12 +59,13 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
   for (std::size_t place = 0; place < options_.hosts.size(); ++place)
     hosts_[place] = std::to_string(options_.hosts[place]);
   hosts_left_ = {hosts_.begin(), hosts_.end()};
-  second_ = cluster::second_keepers(hosts_);
+  choose_keepers();
   // Of former runs: some with steps that this one will come to, one with more.
   for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{2}, options_.steps + 5})
     disk_[step] = {std::vector<std::uint64_t>(stages_, step)};
   for (std::uint32_t place = 0; place < stages_; ++place) keepers_[{place, 1}] = {};
   open_nodes();
+  open_feeders();
   for (std::uint32_t place = 0; place < stages_; ++place)
     processes_[{place, 1}] = std::make_unique<process>(start(place, 1, mix({stage_of(place)})));
 }
@@ -176,20 +175,26 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   for (const auto& each : made.reduce.buckets()) owners.push_back(each.owner);
   made.gather = all_gather_core(replica_of(stage), options_.replicas, std::move(owners));
   made.window = replay_window(options_.accumulate);
-  made.stores = actors::stores_core(2, versions_kept);
+  const auto& beside = beside_[stage];
+  const std::size_t others = (beside.stage ? 1U : 0U) + (beside.trainer ? 1U : 0U);
+  made.stores = actors::stores_core(1 + others, versions_kept);
   made.weights = weights;
   made.known = starts_;
+  made.feeder = static_cast<std::uint32_t>(feeder_nodes_.size() - 1);
   made.keepers = keeper_starts_;
   made.sums.resize(layout_.chunks);
   return made;
+}
+
+void replay_company::choose_keepers() {
+  beside_ = cluster::keepers_beside(hosts_, std::vector<bool>(stages_, options_.lends));
 }
 
 void replay_company::post(const process_id& from, const process_id& to,
                           std::function<void(process&)> what) {
   if (has_lost(node_of(from), node_of(to))) return;
   after(a_delay(), [this, from, to, what = std::move(what)]() mutable {
-    const bool is_sender_gone = from.stage < stages_ && at(from) == nullptr;
-    if (is_sender_gone && below(2) == 0) return;
+    if (is_gone(from) && below(2) == 0) return;
     carry(node_of(from), node_of(to), [this, to, what = std::move(what)] {
       if (auto* const there = at(to)) what(*there);
     });
@@ -224,9 +229,10 @@ void replay_company::post_in_order(std::uint32_t stage, std::function<void(proce
 // What comes from a process that was lost, or was taken for lost and lives, is dropped once another
 // one is known in its place, and nothing may come from that one before.
 bool replay_company::admits(process& at, const process_id& from) {
-  if (from.stage >= stages_) return true;
-  const bool is_known = from.start <= at.known[from.stage];
+  const bool is_fed = from.stage >= stages_;
+  const bool is_known = from.start <= (is_fed ? at.feeder : at.known[from.stage]);
   if (!is_known) fault("a message of a process that its receiver does not know");
+  if (is_fed) return from.start == at.feeder;
   return is_known && !(options_.judges_senders && at.departed.has_departed(from));
 }
 
@@ -251,11 +257,7 @@ void replay_company::announce() {
       window_.begun_evaluation(what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
       post_in_order(stage, [this, what, over](process& there) { begin(there, what, over); });
-    for (std::uint32_t replica = 0; replica < options_.replicas; ++replica)
-      for (std::uint32_t i = 0; i < options_.training.microbatches; ++i) {
-        feed(replica, edge::input, feeders_[replica][0].offer({what.key, {i}}, true));
-        feed(replica, edge::target, feeders_[replica][1].offer({what.key, {i}}, true));
-      }
+    deliver(what.key, {});
     if (what.trains) want_checkpoint(what.number);
   }
 }
@@ -316,19 +318,21 @@ slice replay_company::slice_beside(std::uint32_t place, std::uint32_t virtual_st
 void replay_company::feed(std::uint32_t replica, edge on, const std::vector<edge_place>& due) {
   const auto [stage, chunk] =
       slice_beside(replica * layout_.stages, on == edge::input ? 0 : layout_.virtual_stages() - 1);
-  const process_id feeder{stages_, 0};
+  const process_id feeder{stages_, static_cast<std::uint32_t>(feeder_nodes_.size() - 1)};
   for (const auto& what : due) {
     const tensor_key key{what.key, chunk, what.microbatch};
-    count_sent(feeder, now_of(stage), on, key);
+    const process_id to{stage, fed_starts_[stage]};
+    count_sent(feeder, to, on, key);
     const auto sample = sample_of(first_keys_.at(what.key), replica, what.microbatch, on);
-    post(feeder, now_of(stage), [this, feeder, on, key, sample](process& there) {
+    post(feeder, to, [this, feeder, on, key, sample](process& there) {
       arrive(there, feeder, on, key, sample);
     });
   }
 }
 
-void replay_company::credit_feeder(const process_id& from, edge on, const edge_place& what) {
-  if (from != now_of(from.stage)) return;
+void replay_company::credit_feeder(const process_id& from, std::uint32_t feeder, edge on,
+                                   const edge_place& what) {
+  if (from != now_of(from.stage) || !is_feeder_there(feeder)) return;
   const auto replica = replica_of(from.stage);
   const auto due = feeders_[replica][on == edge::input ? 0 : 1].credited(what);
   if (!due) return fault("the feeder refused: " + due.error().text);
@@ -400,7 +404,7 @@ void replay_company::check_end() {
   }
   for (const auto& [which, unused] : unused_) {
     const auto& [from, to, on, chunk] = which;
-    const bool is_here = (from.stage >= stages_ || at(from) != nullptr) && at(to) != nullptr;
+    const bool is_here = !is_gone(from) && at(to) != nullptr;
     if (is_here && !unused.empty()) fault("a credit never came back");
   }
 }

@@ -55,6 +55,9 @@ struct replay_options {
   std::map<std::uint64_t, std::uint32_t> losses = {};
   /// Where each of those processes is; empty: all are on one host.
   std::vector<std::uint32_t> hosts = {};
+  /// Each process lends its memory to the trainer, which keeps all versions too. Of runs on one
+  /// host.
+  bool lends = false;
   /// After so many events: which host, with all processes that are there, unless it is the last.
   std::map<std::uint64_t, std::uint32_t> host_losses = {};
   /// After so many events: which stage the trainer takes for lost, whose process lives on for a
@@ -69,6 +72,8 @@ struct replay_options {
   };
   /// After so many events. Of runs that return.
   std::map<std::uint64_t, cut> cuts = {};
+  /// The stage whose process reads the data and feeds them; none: the trainer does.
+  std::optional<std::uint32_t> data_at = {};
   /// false: a stage takes what comes from a process that was replaced, to see that this is noticed.
   bool judges_senders = true;
 };
@@ -99,6 +104,8 @@ class replay_company {
   [[nodiscard]] std::uint64_t replays() const noexcept { return replays_; }
   [[nodiscard]] std::uint64_t replays_of_several() const noexcept { return replays_of_several_; }
   [[nodiscard]] std::uint64_t replays_in_evaluations() const noexcept { return in_evaluations_; }
+  /// With another process that reads the data.
+  [[nodiscard]] std::uint64_t replays_with_data() const noexcept { return with_data_; }
   /// How often all stages went back.
   struct return_counts {
     std::uint64_t versions = 0, checkpoints = 0, beginnings = 0, passed_over = 0, interrupted = 0;
@@ -121,7 +128,8 @@ class replay_company {
   using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
   using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk
 
-  /// A process of a stage, among those of all replicas in turn; feeders and trainer come behind.
+  /// A process of a stage, among those of all replicas in turn; feeders, each start of them, and
+  /// trainer come behind.
   struct process_id {
     std::uint32_t stage = 0, start = 0;
 
@@ -162,6 +170,7 @@ class replay_company {
     actors::stores_core stores;
     std::uint64_t weights = 0, accumulated = 0;
     std::vector<std::uint32_t> known;  // by stage: the start of its process
+    std::uint32_t feeder = 0;          // the start of the feeders
     actors::departed_core<process_id> departed;
     std::map<engine::step_key, std::uint64_t> numbers;
     std::map<engine::step_key, engine::step_key> first_keys;
@@ -226,6 +235,7 @@ class replay_company {
   void post_in_order(std::uint32_t stage, std::function<void(process&)> what);
   [[nodiscard]] bool admits(process& at, const process_id& from);
   process start(std::uint32_t stage, std::uint32_t start, std::uint64_t weights);
+  void choose_keepers();
 
   // Nodes, which may lose sight of each other. There are none where nothing makes them.
   [[nodiscard]] process_id trainer() const { return {stages_, 0}; }
@@ -266,7 +276,16 @@ class replay_company {
   void forget_evaluations(const engine::step_key& done_before);
   static void forget_evaluations(process& at, const engine::step_key& done_before);
   void feed(std::uint32_t replica, engine::edge on, const std::vector<engine::edge_place>& due);
-  void credit_feeder(const process_id& from, engine::edge on, const engine::edge_place& what);
+  void credit_feeder(const process_id& from, std::uint32_t feeder, engine::edge on,
+                     const engine::edge_place& what);
+  // The data, and who reads them.
+  void open_feeders();
+  [[nodiscard]] bool is_feeder_there(std::uint32_t start) const;
+  [[nodiscard]] bool is_gone(const process_id& actor);
+  void deliver(const engine::step_key& key, const std::function<void()>& delivered);
+  [[nodiscard]] bool is_end(std::uint32_t place) const;
+  [[nodiscard]] std::string replace_feeder_at(process& at, std::uint32_t feeder,
+                                              const engine::step_key& from);
   void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
   void finish_steps();
   [[nodiscard]] bool is_next_done();
@@ -386,12 +405,16 @@ class replay_company {
   std::set<process_id> cut_off_;                         // lost, and nothing more comes from there
   std::map<std::uint32_t, std::uint64_t> last_weights_;  // of lost stages
   std::vector<std::array<engine::credited_queue, 2>> feeders_;  // by replica
-  kept_of_stages keeps_here_;                                   // of one stage
-  std::map<process_id, kept_of_stages> keepers_;                // by process
-  std::vector<std::uint32_t> keeper_starts_;                    // by stage: whose process has it
-  std::vector<std::string> hosts_;                              // by stage
+  std::vector<process_id> feeder_nodes_;                        // of each start of them
+  std::vector<std::uint32_t> fed_starts_;  // by stage: the start of its process that they know
+  std::uint64_t told_data_ = 0;            // when the last order to read arrives
+  bool feeds_anew_ = false;                // by others, what is replayed and not over
+  kept_of_stages keeps_here_;              // with the trainer
+  std::map<process_id, kept_of_stages> keepers_;  // by process
+  std::vector<std::uint32_t> keeper_starts_;      // by stage: whose process has it
+  std::vector<std::string> hosts_;                // by stage
   std::set<std::string> hosts_left_;
-  std::vector<std::size_t> second_;  // by stage: whose process has its second keeper
+  std::vector<cluster::other_keepers> beside_;  // by stage: who keeps it beside its own process
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;
   std::map<engine::step_key, order> orders_;
@@ -400,6 +423,7 @@ class replay_company {
   std::map<std::pair<engine::step_key, std::uint32_t>, std::uint64_t> losses_;  // by replica
   std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
   std::uint64_t in_evaluations_ = 0, trained_ = 0;  // training steps that were announced
+  std::uint64_t with_data_ = 0;
   // Stages that were lost and are not replayed yet, and the try at that which goes on.
   std::set<std::uint32_t> not_replayed_;
   std::uint64_t tries_ = 0, replays_of_several_ = 0;

@@ -60,6 +60,8 @@ void replay_company::put_in_place(const steps_of_versions& listed) {
     ++starts_[place];
     if (known_dead_.contains(place)) open_keeper(place);
   }
+  if (options_.data_at && holder(*options_.data_at) != feeder_nodes_.back()) feeds_anew_ = true;
+  if (feeds_anew_) open_feeders();
   const auto version = version_of_lost(listed);
   if (!version) return fall_back("no version that they can start from");
   if (!order_of(*version + 1)) return fall_back("the order is forgotten");
@@ -116,7 +118,11 @@ void replay_company::adopt(std::uint64_t version) {
 void replay_company::tell_others(const step_key& from) {
   const auto over = done_before();
   const auto lost = not_replayed_;
-  const auto missing = std::make_shared<std::size_t>((stages_ - lost.size()) * lost.size());
+  std::vector<std::uint32_t> ends;  // that have new feeders
+  for (std::uint32_t place = 0; feeds_anew_ && place < stages_; ++place)
+    if (is_end(place) && !lost.contains(place)) ends.push_back(place);
+  const auto missing =
+      std::make_shared<std::size_t>((stages_ - lost.size()) * lost.size() + ends.size());
   if (*missing == 0) return resume_others(from);
   const auto told = [this, from, missing, era = era_,
                      attempt = tries_](const std::string& problem) {
@@ -134,6 +140,13 @@ void replay_company::tell_others(const step_key& from) {
           const auto problem = replace_at(there, by, keeper, from);
           carry(node_of(there.self), trainer(), [told, problem] { told(problem); });
         });
+  for (const auto place : ends)
+    post_in_order(place, [this, feeder = static_cast<std::uint32_t>(feeder_nodes_.size() - 1), from,
+                          over, told](process& there) {
+      forget_evaluations(there, over);
+      const auto problem = replace_feeder_at(there, feeder, from);
+      carry(node_of(there.self), trainer(), [told, problem] { told(problem); });
+    });
 }
 
 /// Why it cannot be, or "".
@@ -163,7 +176,7 @@ std::string replay_company::replace_at(process& at, const process_id& by, std::u
       if (each.key >= from) send_tie(at, each);
   }
   if (is_replica) replace_replica(at, stage, from);
-  if (has_moved && stage == second_[at.self.stage]) store(at, at.stores.replaced(1));
+  if (has_moved && beside_[at.self.stage].stage == stage) store(at, at.stores.replaced(1));
   return "";
 }
 
@@ -180,7 +193,10 @@ void replay_company::check_owner(std::uint32_t stage) {
 
 void replay_company::resume_others(const step_key& from) {
   for (const auto place : not_replayed_) check_owner(place);
-  const auto missing = std::make_shared<std::size_t>(stages_ - not_replayed_.size());
+  std::vector<step_key> fed;  // by new feeders
+  for (auto each = orders_.lower_bound(from); feeds_anew_ && each != orders_.end(); ++each)
+    fed.push_back(each->first);
+  const auto missing = std::make_shared<std::size_t>(stages_ - not_replayed_.size() + fed.size());
   const auto resumed = in_this_try([this, missing] {
     if (--*missing == 0) after(a_delay(), in_this_try([this] { replay_over(); }));
   });
@@ -190,7 +206,9 @@ void replay_company::resume_others(const step_key& from) {
         perform(there, there.core.resume());
         carry(node_of(there.self), trainer(), resumed);
       });
-  for (const auto place : not_replayed_) feed_again(place, from);
+  for (const auto& key : fed) deliver(key, resumed);
+  for (const auto place : not_replayed_)
+    if (!feeds_anew_) feed_again(place, from);
   if (*missing == 0) replay_over();
 }
 
@@ -200,6 +218,7 @@ void replay_company::feed_again(std::uint32_t place, const step_key& from) {
   };
   const auto replica = replica_of(place);
   auto& [inputs, labels] = feeders_[replica];
+  fed_starts_[place] = starts_[place];
   if (ends_in(0)) {
     inputs.start_over(from);
     feed(replica, edge::input, inputs.resume());
@@ -213,6 +232,7 @@ void replay_company::feed_again(std::uint32_t place, const step_key& from) {
 void replay_company::replay_over() {
   ++replays_;
   if (not_replayed_.size() > 1) ++replays_of_several_;
+  if (std::exchange(feeds_anew_, false)) ++with_data_;
   not_replayed_.clear();
   is_replacing_ = false;
   return_.replayed();

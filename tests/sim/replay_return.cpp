@@ -85,7 +85,7 @@ void replay_company::begin_return() {
   ++era_;
   is_returning_ = true;
   while (is_next_done() && sequence_[finished_].trains) tell(sequence_[finished_++].number);
-  is_starting_ = is_replacing_ = false;
+  is_starting_ = is_replacing_ = feeds_anew_ = false;
   ++tries_;
   not_replayed_.clear();
   repeats_.clear();
@@ -263,11 +263,10 @@ void replay_company::start_all(const return_core::go_on& from) {
   orders_.clear();
   answers_.clear();
   window_ = replay_window(options_.accumulate);
-  feeders_.assign(options_.replicas,
-                  {credited_queue(options_.credits), credited_queue(options_.credits)});
-  second_ = cluster::second_keepers(hosts_);
+  choose_keepers();
   plan_rest(from.step);
   for (auto& each : starts_) ++each;
+  open_feeders();
   for (std::uint32_t place = 0; place < stages_; ++place)
     processes_[now_of(place)] =
         std::make_unique<process>(start(place, starts_[place], weights->at(place)));

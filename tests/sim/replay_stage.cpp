@@ -122,7 +122,7 @@ void replay_company::grant(process& at, const grant_credit& what) {
   const auto at_slice = layout_.virtual_stage_of({stage_of(at.self.stage), what.chunk});
   const edge_place used{what.key, what.microbatch};
   const bool is_fed = what.from == edge::target || (what.from == edge::input && at_slice == 0);
-  const process_id feeder{stages_, 0};
+  const process_id feeder{stages_, at.feeder};
   const auto [stage, chunk] =
       is_fed ? slice{}
              : slice_beside(at.self.stage, what.from == edge::input ? at_slice - 1 : at_slice + 1);
@@ -131,8 +131,9 @@ void replay_company::grant(process& at, const grant_credit& what) {
   if (unused_[{sender, at.self, what.from, what.chunk}].erase({what.key, what.microbatch}) == 0)
     fault("a credit for what was not sent");
   if (is_fed)
-    return after(a_delay(), [this, from = at.self, on = what.from, used] {
-      carry(node_of(from), trainer(), [this, from, on, used] { credit_feeder(from, on, used); });
+    return after(a_delay(), [this, from = at.self, feeder, on = what.from, used] {
+      carry(node_of(from), node_of(feeder),
+            [this, from, feeder, on, used] { credit_feeder(from, feeder.start, on, used); });
     });
   post(at.self, sender, [this, from = at.self, on = what.from, used, chunk](process& there) {
     if (!admits(there, from)) return;
@@ -281,8 +282,9 @@ void replay_company::make_version(process& at, std::uint64_t number) {
 void replay_company::store(process& at, const actors::stores_core::effects& what) {
   for (const auto& [to, step] : what) {
     const auto stage = at.self.stage;
-    const bool is_own = to.place == 0, is_here = stages_ == 1 && !is_own;
-    const auto keeper = is_own ? stage : static_cast<std::uint32_t>(second_[stage]);
+    const auto& other = beside_[stage].stage;
+    const bool is_here = to.place == (other ? 2U : 1U);
+    const auto keeper = other && to.place == 1 ? static_cast<std::uint32_t>(*other) : stage;
     const process_id from{stage, at.keepers[stage]};
     const auto there = is_here ? trainer() : process_id{keeper, at.keepers[keeper]};
     if (has_lost(from, there)) continue;  // until there is another keeper

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -84,6 +85,21 @@ replay_options on_hosts(std::mt19937_64& random) {
   }
 }
 
+/// The same on one host, where the trainer keeps versions too.
+replay_options on_the_trainers_host(std::mt19937_64& random) {
+  auto options = with_returns(random);
+  options.lends = true;
+  return options;
+}
+
+/// The same as with_returns, and the process of a stage reads the data.
+replay_options with_data(std::mt19937_64& random) {
+  auto options = with_returns(random);
+  const auto places = options.training.stages.size() * options.replicas;
+  options.data_at = static_cast<std::uint32_t>(random() % places);
+  return options;
+}
+
 std::uint32_t some_host(const replay_options& options, std::mt19937_64& random) {
   return options.hosts[random() % options.hosts.size()];
 }
@@ -92,7 +108,7 @@ struct tally {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds simulated{0};
   std::uint64_t losses = 0, replays = 0, of_several = 0, in_evaluations = 0, returns = 0;
-  std::uint64_t given_up = 0;
+  std::uint64_t given_up = 0, with_data = 0;
   replay_company::return_counts back = {};
 
   void add(const replay_company::return_counts& more) {
@@ -106,22 +122,35 @@ struct tally {
   }
 };
 
-/// One run with losses against the same without, under another timing.
-std::string compare(const replay_options& options, std::uint64_t seed, tally& of) {
-  auto calm_options = options;
-  calm_options.losses.clear();
-  calm_options.host_losses.clear();
-  calm_options.doubts.clear();
-  calm_options.cuts.clear();
-  replay_company calm(calm_options, seed + 1);
-  if (auto fault = calm.run(); !fault.empty()) return "without a loss: " + fault;
+/// How a run ends that nothing happens to.
+struct calm_end {
+  std::string fault;
+  std::vector<std::uint64_t> outcome;
+};
+
+calm_end calm_end_of(replay_options options, std::uint64_t seed, tally& of) {
+  options.losses.clear();
+  options.host_losses.clear();
+  options.doubts.clear();
+  options.cuts.clear();
+  replay_company calm(options, seed);
+  if (auto fault = calm.run(); !fault.empty()) return {"without a loss: " + fault, {}};
+  of.simulated += calm.simulated();
+  return {"", calm.outcome()};
+}
+
+/// One run with losses against the same without.
+std::string compare(const replay_options& options, std::uint64_t seed, const calm_end& calm,
+                    tally& of) {
+  if (!calm.fault.empty()) return calm.fault;
   replay_company stormy(options, seed);
   if (auto fault = stormy.run(); !fault.empty()) return fault;
-  of.simulated += calm.simulated() + stormy.simulated();
+  of.simulated += stormy.simulated();
   of.losses += options.losses.size();
   of.replays += stormy.replays();
   of.of_several += stormy.replays_of_several();
   of.in_evaluations += stormy.replays_in_evaluations();
+  of.with_data += stormy.replays_with_data();
   of.add(stormy.returns());
   if (stormy.has_given_up()) {
     ++of.given_up;
@@ -131,7 +160,12 @@ std::string compare(const replay_options& options, std::uint64_t seed, tally& of
     ++of.returns;
     return options.losses.size() > 1 ? "" : "all stages went back: " + stormy.fell_back();
   }
-  return stormy.outcome() == calm.outcome() ? "" : "the run has ended with other numbers";
+  return stormy.outcome() == calm.outcome ? "" : "the run has ended with other numbers";
+}
+
+/// The same, with the one without under another timing.
+std::string compare(const replay_options& options, std::uint64_t seed, tally& of) {
+  return compare(options, seed, calm_end_of(options, seed + 1, of), of);
 }
 
 std::string with_plan(const std::string& fault, const replay_options& options) {
@@ -148,6 +182,7 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
     losses += " the way from " + std::to_string(cut.from) + " to " + std::to_string(cut.to) +
               (cut.both_ways ? " and back" : "") + " for " + std::to_string(cut.lasts) +
               " ms after event " + std::to_string(event);
+  if (options.data_at) losses += "; the data are read by stage " + std::to_string(*options.data_at);
   for (const auto host : options.hosts) losses += "; a stage on host " + std::to_string(host);
   return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
          "; credits " + std::to_string(options.credits) + ", an update every " +
@@ -193,36 +228,36 @@ tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make mak
 }  // namespace
 
 TEST_CASE("a stage that is lost at any moment is replayed to the same numbers, and no other is") {
-  const auto of = after_losses(1500, 1, 0, anything);
+  const auto of = after_losses(500, 1, 0, anything);
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages that are lost one after the other are replayed, or all go back") {
-  const auto of = after_losses(500, 3, 8, anything);
+  const auto of = after_losses(250, 3, 8, anything);
   CHECK(of.replays > of.losses / 3);
   CHECK(of.in_evaluations > of.losses / 20);
 }
 
 TEST_CASE("a stage of one replica is replayed to the same numbers, and those of others are not") {
-  const auto of = after_losses(1500, 1, 0, with_replicas);
+  const auto of = after_losses(500, 1, 0, with_replicas);
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages of replicas that are lost one after the other are replayed, or all go back") {
-  const auto of = after_losses(500, 3, 8, with_replicas);
+  const auto of = after_losses(250, 3, 8, with_replicas);
   CHECK(of.replays > of.losses / 3);
 }
 
 TEST_CASE("a stage of replicas that share out the update is replayed to the same numbers") {
-  const auto of = after_losses(1500, 1, 0, with_shared_state);
+  const auto of = after_losses(500, 1, 0, with_shared_state);
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages of such replicas that are lost one after the other are replayed, or go back") {
-  const auto of = after_losses(500, 3, 8, with_shared_state);
+  const auto of = after_losses(250, 3, 8, with_shared_state);
   CHECK(of.replays > of.losses / 3);
 }
 
@@ -235,12 +270,13 @@ TEST_CASE("each stage of two and three replicas is lost at each event of a run")
                            .steps = 3,
                            .ties = true};
     tally of;
-    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
+    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
       const auto events = events_of(options, seed);
+      const auto calm = calm_end_of(options, seed + 1, of);
       for (std::uint64_t event = 1; event <= events; ++event)
         for (std::uint32_t place = 0; place < stages * options.replicas; ++place) {
           options.losses = {{event, place}};
-          const auto fault = with_plan(compare(options, seed, of), options);
+          const auto fault = with_plan(compare(options, seed, calm, of), options);
           if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
         }
       options.losses.clear();
@@ -257,12 +293,13 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
                            .evaluate_every = 2,
                            .ties = true};
     tally of;
-    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
+    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
       const auto events = events_of(options, seed);
+      const auto calm = calm_end_of(options, seed + 1, of);
       for (std::uint64_t event = 1; event <= events; ++event)
         for (std::uint32_t stage = 0; stage < 3; ++stage) {
           options.losses = {{event, stage}};
-          const auto fault = with_plan(compare(options, seed, of), options);
+          const auto fault = with_plan(compare(options, seed, calm, of), options);
           if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
         }
       options.losses.clear();
@@ -295,11 +332,12 @@ tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& 
   for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
     options.losses.clear();
     const auto events = events_of(options, seed);
-    for (std::uint64_t event = 1; event <= events; event += tests::is_long() ? 1 : 11)
+    const auto calm = calm_end_of(options, seed + 1, of);
+    for (std::uint64_t event = 1; event <= events; event += tests::is_long() ? 1 : 17)
       for (const auto gap : apart)
         for (std::uint32_t pair = 0; pair < places * places; ++pair) {
           options.losses = losses_of(event, gap, pair);
-          const auto fault = with_plan(compare(options, seed, of), options);
+          const auto fault = with_plan(compare(options, seed, calm, of), options);
           if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
         }
   }
@@ -311,8 +349,8 @@ tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& 
 
 TEST_CASE(
     "stages that are lost together are replayed to the same numbers where versions are left") {
-  const auto of = after(500, on_hosts, lose_some);
-  CHECK(of.of_several > 50);
+  const auto of = after(250, on_hosts, lose_some);
+  CHECK(of.of_several > 25);
 }
 
 TEST_CASE("each two stages are lost, together and one while the other is replayed") {
@@ -337,42 +375,135 @@ TEST_CASE("each two stages are lost whose versions are on another host, and are 
   CHECK(of.of_several > of.losses / 5);
 }
 
+TEST_CASE("whichever stages are lost together are replayed where the trainer keeps versions too") {
+  const auto of =
+      after(200, on_the_trainers_host, [](auto& options, std::uint64_t events, auto& random) {
+        const auto places = options.training.stages.size() * options.replicas;
+        const auto first = random() % events + 1;
+        for (std::uint32_t place = 0; place < places; ++place)
+          if (random() % 4 != 0) options.losses[first + place] = place;
+      });
+  CHECK(of.of_several > 50);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("each two stages are lost whose versions the trainer keeps too, and are replayed") {
+  const auto of = after_each_pair({.training = plan_step({"1f1b"}, 3, 2).value(),
+                                   .steps = 3,
+                                   .evaluate_every = 2,
+                                   .ties = true,
+                                   .returns = true,
+                                   .lends = true},
+                                  {1, 20});
+  // A third at most: of nine pairs three are of one stage twice. Half of the rest are at once.
+  CHECK(of.of_several > of.losses / 8);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+// The process of a stage reads the data, and is lost.
+
+TEST_CASE("a stage that is lost with the data is replayed to the same numbers, and no other is") {
+  const auto of = after(400, with_data, [](auto& options, std::uint64_t events, auto& random) {
+    options.losses[random() % events + 1] = *options.data_at;
+  });
+  CHECK(of.with_data > of.losses / 2);
+  CHECK(of.in_evaluations > 0);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("the data are lost again, or another stage is, while batches are fed again") {
+  const auto of = after(500, with_data, [](auto& options, std::uint64_t events, auto& random) {
+    const auto places = options.training.stages.size() * options.replicas;
+    auto event = random() % events + 1;
+    options.losses[event] = *options.data_at;
+    for (int i = 0; i < 2; ++i) {
+      event += random() % 40 + 1;
+      options.losses[event] =
+          random() % 2 == 0 ? *options.data_at : static_cast<std::uint32_t>(random() % places);
+    }
+  });
+  CHECK(of.with_data > of.losses / 20);
+  CHECK(of.of_several > 0);
+  CHECK(of.back.versions + of.back.checkpoints + of.back.beginnings > 0);
+}
+
+TEST_CASE("the data are lost at each event of a run, whichever of three stages has them") {
+  for (const std::string schedule : {"1f1b", "zb-v"})
+    for (std::uint32_t place = 0; place < 3; ++place) {
+      replay_options options{.training = plan_step({schedule}, 3, 4).value(),
+                             .steps = 3,
+                             .evaluate_every = 2,
+                             .ties = true,
+                             .data_at = place};
+      tally of;
+      for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
+        options.losses.clear();
+        const auto events = events_of(options, seed);
+        const auto calm = calm_end_of(options, seed + 1, of);
+        for (std::uint64_t event = 1; event <= events; ++event) {
+          options.losses = {{event, place}};
+          const auto fault = with_plan(compare(options, seed, calm, of), options);
+          if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+        }
+      }
+      tests::say_pace(of.simulated, of.begin);
+      CHECK(of.with_data > of.losses / 2);
+    }
+}
+
+TEST_CASE("a run goes on that loses the host that has the data, or takes its reader for lost") {
+  const auto with_hosts = [](std::mt19937_64& random) {
+    auto options = on_hosts(random);
+    options.data_at = static_cast<std::uint32_t>(random() % options.hosts.size());
+    return options;
+  };
+  const auto of = after(200, with_hosts, [](auto& options, std::uint64_t events, auto& random) {
+    const auto event = random() % events + 1;
+    if (random() % 2 == 0)
+      options.host_losses[event] = options.hosts[*options.data_at];
+    else
+      options.doubts[event] = *options.data_at;
+  });
+  CHECK(of.with_data > 40);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
 // All stages go back.
 
 TEST_CASE(
     "a run goes on that loses a host with all stages and keepers there, and to no checkpoint") {
-  const auto of = after(1000, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(400, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
     options.host_losses[random() % events + 1] = some_host(options, random);
   });
-  CHECK(of.back.hosts > 800);
+  CHECK(of.back.hosts > 320);
   CHECK(of.replays > of.back.hosts * 2 / 3);
   CHECK(of.of_several > of.back.hosts / 4);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("a run goes on that loses hosts and stages one after the other") {
-  const auto of = after(1000, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(600, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
     const auto first = random() % events + 1;
     options.host_losses[first] = some_host(options, random);
     options.host_losses[first + random() % (events / 2 + 1) + 1] = some_host(options, random);
     options.losses[random() % events + 1] =
         static_cast<std::uint32_t>(random() % options.hosts.size());
   });
-  CHECK(of.back.hosts > 1200);
+  CHECK(of.back.hosts > 720);
   CHECK(of.of_several > of.back.hosts / 4);
   CHECK(of.back.versions > 0);
   CHECK(of.back.checkpoints > 0);
 }
 
 TEST_CASE("a run that loses a stage goes on, and never has to go back to a checkpoint") {
-  const auto of = after_losses(1000, 1, 0, with_returns);
+  const auto of = after_losses(400, 1, 0, with_returns);
   CHECK(of.replays > of.losses * 2 / 3);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE(
     "a run that loses stages with their keepers goes back to its newest readable checkpoint") {
-  const auto of = after(2000, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(1000, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     const auto places = options.training.stages.size() * options.replicas;
     for (std::uint64_t pairs = random() % 2 + 1; pairs > 0; --pairs) {
       const auto event = random() % events + 1;
@@ -391,7 +522,7 @@ TEST_CASE(
 }
 
 TEST_CASE("runs that are lost again and again go on to the same numbers, or give up in vain") {
-  const auto of = after_losses(500, 8, 8, with_returns);
+  const auto of = after_losses(300, 8, 8, with_returns);
   CHECK(of.replays > of.losses / 10);
   CHECK(of.back.versions > 0);
   CHECK(of.back.checkpoints > 0);
@@ -408,10 +539,11 @@ TEST_CASE("another stage is lost at each event of a return to a checkpoint") {
   tally of;
   for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
     const auto events = events_of(options, seed);
+    const auto calm = calm_end_of(options, seed + 1, of);
     for (std::uint64_t event = events / 2 + 2; event <= events; ++event)
       for (std::uint32_t place = 0; place < 3; ++place) {
         options.losses = {{events / 2, 0}, {events / 2 + 1, 1}, {event, place}};
-        const auto fault = with_plan(compare(options, seed, of), options);
+        const auto fault = with_plan(compare(options, seed, calm, of), options);
         if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
       }
     options.losses.clear();
@@ -445,21 +577,31 @@ replay_options::cut some_cut(const replay_options& options, std::mt19937_64& ran
 }  // namespace
 
 TEST_CASE("a living stage that is taken for lost is replaced to the same numbers") {
-  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     options.doubts[random() % events + 1] = some_place(options, random);
   });
-  CHECK(of.back.fenced > 450);
+  CHECK(of.back.fenced > 225);
   CHECK(of.replays > of.back.fenced / 2);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("runs go on whose stages are lost, or are taken for lost and live, again and again") {
-  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     for (int i = 0; i < 3; ++i) options.doubts[random() % events + 1] = some_place(options, random);
     options.losses[random() % events + 1] = some_place(options, random);
   });
-  CHECK(of.back.fenced > 900);
+  CHECK(of.back.fenced > 450);
   CHECK(of.replays > of.back.fenced / 5);
+}
+
+TEST_CASE("living stages that are taken for lost cost no checkpoint where the trainer keeps too") {
+  const auto of =
+      after(300, on_the_trainers_host, [](auto& options, std::uint64_t events, auto& random) {
+        for (int i = 0; i < 3; ++i)
+          options.doubts[random() % events + 1] = some_place(options, random);
+      });
+  CHECK(of.back.fenced > 450);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("each stage of a small pipeline is taken for lost at each event of a run, and lives") {
@@ -471,10 +613,11 @@ TEST_CASE("each stage of a small pipeline is taken for lost at each event of a r
   tally of;
   for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
     const auto events = events_of(options, seed);
+    const auto calm = calm_end_of(options, seed + 1, of);
     for (std::uint64_t event = 1; event <= events; ++event)
       for (std::uint32_t stage = 0; stage < 3; ++stage) {
         options.doubts = {{event, stage}};
-        const auto fault = with_plan(compare(options, seed, of), options);
+        const auto fault = with_plan(compare(options, seed, calm, of), options);
         if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
       }
     options.doubts.clear();
@@ -484,20 +627,20 @@ TEST_CASE("each stage of a small pipeline is taken for lost at each event of a r
 }
 
 TEST_CASE("a way that is cut for a while, to one side or both, costs no bits and no checkpoint") {
-  const auto of = after(500, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     options.cuts[random() % events + 1] = some_cut(options, random);
   });
-  CHECK(of.back.fenced > 50);
-  CHECK(of.replays > 50);
+  CHECK(of.back.fenced > 25);
+  CHECK(of.replays > 25);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("runs go on that lose a stage while ways are cut") {
-  const auto of = after(300, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+  const auto of = after(150, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     for (int i = 0; i < 2; ++i) options.cuts[random() % events + 1] = some_cut(options, random);
     options.losses[random() % events + 1] = some_place(options, random);
   });
-  CHECK(of.back.fenced > 50);
+  CHECK(of.back.fenced > 25);
   CHECK(of.replays > of.losses / 4);
 }
 

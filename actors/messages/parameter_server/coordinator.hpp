@@ -36,7 +36,7 @@ struct connect_shard {
 struct shard_directory {
   static constexpr auto declared = travels("shard_directory");
 
-  std::vector<parameter_entry> parameters;
+  std::vector<engine::parameter_entry> parameters;
 
   static void fields(auto& self, auto& f) { packed_directory::fields_of(self.parameters, f); }
 };
@@ -127,7 +127,7 @@ struct coordinator_report {
 struct fresh_batch {
   std::optional<param_version> newer_than;
   param_version version;
-  tensor_batch values;
+  engine::tensor_batch values;
 };
 
 /// An update is over, and what its pushers asked for was read: from a shard's work thread to its
@@ -145,7 +145,7 @@ struct values_ready {
 
   std::uint64_t ticket = 0;
   param_version version;
-  tensor_batch values;
+  engine::tensor_batch values;
   std::optional<error> failure;
 };
 
@@ -159,7 +159,7 @@ struct read_shard_state {
   static void fields(auto& self, auto& f) { f(self.from, self.most); }
 };
 
-/// A piece of that state (see parameter_store::state), as it is after update `version`.
+/// A piece of that state (see engine::parameter_store::state), as it is after update `version`.
 struct shard_state_piece {
   static constexpr auto declared = travels("shard_state_piece");
 

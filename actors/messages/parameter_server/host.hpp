@@ -28,8 +28,8 @@ struct rate_plan {
 };
 
 /// The first values of a shard's parameters (see part_name) in their order, and after them the
-/// optimizer's state where there is some (see parameter_store::state), piece after piece. Before
-/// its build_shard; a first piece drops those before it.
+/// optimizer's state where there is some (see engine::parameter_store::state), piece after piece.
+/// Before its build_shard; a first piece drops those before it.
 struct shard_values {
   static constexpr auto declared = travels("shard_values");
 
@@ -44,7 +44,7 @@ struct build_shard {
   static constexpr auto declared = travels("build_shard");
 
   std::string name;
-  std::vector<parameter_entry> parameters;
+  std::vector<engine::parameter_entry> parameters;
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   rate_plan rate = {};

@@ -46,7 +46,7 @@ void require(bool holds) {
 
 }  // namespace
 
-packed_directory packed_directory::pack(const std::vector<parameter_entry>& parameters) {
+packed_directory packed_directory::pack(const std::vector<engine::parameter_entry>& parameters) {
   std::string names;
   std::vector<std::int64_t> numbers;
   for (const auto& [name, shape, dtype, by_rows, first_row] : parameters) {
@@ -64,14 +64,14 @@ packed_directory packed_directory::pack(const std::vector<parameter_entry>& para
   return packed;
 }
 
-std::vector<parameter_entry> packed_directory::unpack() const {
+std::vector<engine::parameter_entry> packed_directory::unpack() const {
   require(names.defined() && names.scalar_type() == at::kByte && names.is_contiguous());
   require(numbers.defined() && numbers.scalar_type() == at::kLong && numbers.is_contiguous());
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
-  std::vector<parameter_entry> all;
+  std::vector<engine::parameter_entry> all;
   directory_reader in(*this);
   while (!in.done()) {
-    parameter_entry each{.name = in.name(), .shape = {}};
+    engine::parameter_entry each{.name = in.name(), .shape = {}};
     each.dtype = static_cast<std::int32_t>(
         in.number(0, static_cast<std::int64_t>(at::ScalarType::NumOptions) - 1));
     each.by_rows = in.number(0, 1) == 1;

@@ -25,7 +25,7 @@ struct join_server {
 
 struct shard_entry {
   caf::strong_actor_ptr shard;  // a shard_actor
-  std::vector<parameter_entry> parameters;
+  std::vector<engine::parameter_entry> parameters;
 
   static void fields(auto& self, auto& f) {
     f(self.shard);
@@ -59,7 +59,7 @@ struct push_gradients {
 
   static constexpr bool tensors_are_only_read = true;
   engine::based_push what;  // base: the oldest version among what they were computed with
-  tensor_batch gradients;
+  engine::tensor_batch gradients;
   bool pull = false;                             // the answer is to bring values
   std::optional<param_version> newer_than = {};  // what has changed since; nullopt: all
   batch_limits most = {};                        // of the answer
@@ -80,7 +80,7 @@ struct pushed {
   static constexpr bool tensors_are_only_read = true;
   param_version applied;
   param_version version;  // of `values`
-  tensor_batch values;
+  engine::tensor_batch values;
   bool more = false;
 
   static void fields(auto& self, auto& f) { f(self.applied, self.version, self.values, self.more); }
@@ -106,7 +106,7 @@ struct pulled {
 
   static constexpr bool tensors_are_only_read = true;
   param_version version;
-  tensor_batch values;
+  engine::tensor_batch values;
   bool more = false;
 
   static void fields(auto& self, auto& f) { f(self.version, self.values, self.more); }

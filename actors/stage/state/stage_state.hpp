@@ -20,6 +20,7 @@
 #include "actors/base/same_actor.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/flow.hpp"
+#include "actors/messages/mirror.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
@@ -27,6 +28,7 @@
 #include "actors/recovery/action_record.hpp"
 #include "actors/recovery/departed_core.hpp"
 #include "actors/recovery/stores_core.hpp"
+#include "actors/recovery/version_forms_core.hpp"
 #include "actors/step_end/replica_sum.hpp"
 #include "actors/step_end/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
@@ -102,7 +104,8 @@ struct step_end_state {
   std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
   std::uint32_t accumulate = 1;                  // see update_rules
   double clip_value = 0;
-  optimizers::gradient_accumulator sums;  // the work thread's
+  std::optional<update_terms> repeatable;  // see stage_parts
+  optimizers::gradient_accumulator sums;   // the work thread's
   std::vector<tied_parameter> ties;
   step_coordinator_actor coordinator;  // null: nothing couples the stages
   bool may_leave_out = false;
@@ -137,6 +140,37 @@ struct version_waiter {
   patience how = patience::for_another_keeper;
 };
 
+/// What a version comes from: the end of a step, which has made one update or none since the last
+/// version, or whatever the stage has become otherwise.
+enum class version_origin : std::uint8_t { step, elsewhere };
+
+/// What the optimizer was handed since the last version.
+struct noted_update {
+  std::uint64_t step = 0;
+  double learning_rate = 0;
+  double scale = 1;
+  std::optional<engine::step_gradients> gradients = {};  // nullopt: nobody wanted them
+};
+
+/// What makes a version of the one before.
+struct version_update {
+  update_terms terms = {};
+  std::vector<engine::named_tensor> tensors = {};  // as store_update has them
+  std::uint64_t digest = 0;                        // of the version
+  version_choice choice = {};
+};
+
+/// For keepers that share no memory with the stage (see actors/stage/mirror).
+struct update_state {
+  version_forms_core forms = version_forms_core();
+  std::optional<noted_update> noted = {};
+  // Weights or the optimizer's state, other than by an update, since the last version.
+  bool was_written = false;
+  std::optional<version_update> making = {};          // of the version that is being copied
+  std::map<std::uint64_t, version_update> made = {};  // by step, until all keepers have it
+  std::optional<version_form> told = {};              // in the log
+};
+
 /// What the stage was after its last updates, on its way to those who keep it.
 struct version_state {
   std::vector<keeper_actor> keepers;  // empty: nobody does
@@ -145,6 +179,7 @@ struct version_state {
   stores_core stores = stores_core();
   // By step, as long as a keeper may need it. The own process's keeper has the same tensors.
   std::map<std::uint64_t, std::vector<engine::named_tensor>> kept = {};
+  update_state updates = {};
   std::optional<error> problem = {};  // why one of the keepers never has the last one
   // Copies of the optimizer's half and of the stage's own; sent once both are there.
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};

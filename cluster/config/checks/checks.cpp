@@ -199,18 +199,10 @@ result<void> check_fault(draft& whole, const registries&) {
                                       "ends with the first that is lost; add --on-fault recover "
                                       "([train] on_fault)");
   }
-  const auto refuse = [&](const char* setting, const std::string& what) {
-    return fail(errc::bad_config, blame(whole, "train.on_fault", setting) + what);
-  };
-  if (config.pipeline.stages_in != placement::processes)
-    return refuse("pipeline.stages_in",
-                  "stages in threads end with the trainer, and cannot be "
-                  "replaced; put them in processes");
-  if (!config.data.node.empty())
-    return refuse("data.node",
-                  "the data of a lost node cannot be opened elsewhere; have the "
-                  "trainer read them");
-  return {};
+  if (config.pipeline.stages_in == placement::processes) return {};
+  return fail(errc::bad_config, blame(whole, "train.on_fault", "pipeline.stages_in") +
+                                    "stages in threads end with the trainer, and cannot be "
+                                    "replaced; put them in processes");
 }
 
 // The first option that is wrong whatever the others are.
@@ -405,7 +397,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_loss_scale), {"model", "train"}},
           {one(check_link), {"link", "pipeline"}},
           {one(check_hang), {"pipeline", "train"}},
-          {one(check_fault), {"cluster", "data", "node", "pipeline", "train"}},
+          {one(check_fault), {"cluster", "node", "pipeline", "train"}},
           {one(check_scheduler), {"cluster", "node", "pipeline"}, "node"},
           {one(check_cluster), {"cluster", "link", "node", "pipeline"}},
           {check_nodes, {"cluster", "node"}},

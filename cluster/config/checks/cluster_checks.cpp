@@ -230,7 +230,8 @@ result<void> check_data_node(draft& whole, const registries&) {
                       whole.config.data.node + "; say which stages each node has, or leave " + key +
                       " or data.node out");
   }
-  const auto place = stage_of_data(whole.config, std::thread::hardware_concurrency());
+  const auto place =
+      stage_of_data(whole.config, whole.config.data, std::thread::hardware_concurrency());
   if (place) return {};
   return fail(errc::bad_config, whole.find("data.node")->where() + ": " + place.error().text);
 }

@@ -44,7 +44,7 @@ std::string fault_of_list(const draft& whole) {
          (all > stages ? ", of one replica or of all " + std::to_string(pipeline.replicas) : "");
 }
 
-bool has_automatic_stages(const trainer_config& config) {
+bool has_automatic_stages(const placement_tables& config) {
   return std::ranges::count(config.pipeline.devices, "auto") > 0 ||
          std::ranges::any_of(config.cluster.nodes,
                              [](const auto& node) { return node.device == "auto"; });
@@ -52,7 +52,7 @@ bool has_automatic_stages(const trainer_config& config) {
 
 // Whether some stage's device is such a one, as far as that can be told before stages have places.
 template <class Predicate>
-bool has_stages_on(const trainer_config& config, const Predicate& is_such) {
+bool has_stages_on(const placement_tables& config, const Predicate& is_such) {
   const auto& nodes = config.cluster.nodes;
   const bool is_usual = std::ranges::any_of(config.pipeline.devices, is_such);
   if (nodes.empty()) return is_usual;
@@ -62,7 +62,7 @@ bool has_stages_on(const trainer_config& config, const Predicate& is_such) {
 }
 
 // Why the sum over replicas cannot be NCCL's own; empty: it can.
-std::string fault_of_fast(const trainer_config& config) {
+std::string fault_of_fast(const placement_tables& config) {
   if (has_stages_on(config, is_cpu))
     return "\"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages compute "
            "on the CPU; leave it out, or name GPUs (--device cuda:0)";
@@ -119,11 +119,6 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
   if (config.model.tf32)
     if (const auto why = fault_of_tf32(config); !why.empty()) refuse("model.tf32", why);
-  if (is_norm_synced(config) && has_stages_on(config, is_gpu))
-    refuse(
-        "train.batch_norm",
-        "\"sync\" sums over replicas within each forward and backward, on CPUs alone, but stages "
-        "compute on GPUs; take \"local\", or --device cpu");
   return found;
 }
 

@@ -1,25 +1,30 @@
 #include "cluster/doctor/edges/link_channel.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/doctor/edges/words.hpp"
 #include "cluster/launch/agents/wall_clock.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
 
-using namespace std::chrono_literals;
 using messages::frame;
 using messages::frame_kind;
 
-constexpr auto connect_patience = 2s;  // a lost packet is sent again after 1 s
-constexpr auto answer_patience = 2s;
+constexpr auto waits = actors::usual_deadlines;
 constexpr int blocks_in_flight = 4;
 constexpr int clock_exchanges = 20;
+
+std::string words_on_silence(std::chrono::seconds time) {
+  return "no answer within " + std::to_string(time.count()) + " s";
+}
 
 frame request_of(const char* word) {
   frame out;
@@ -66,10 +71,10 @@ struct link_channel::state {
   /// Errors: timed_out; peer_lost with what became of it.
   template <class Done>
   result<void> wait(std::unique_lock<std::mutex>& lock, const Done& done) {
-    changed.wait_for(lock, answer_patience, [&] { return done() || lost; });
+    changed.wait_for(lock, waits.probe_answer, [&] { return done() || lost; });
     if (done()) return {};
     if (lost) return tl::unexpected(*lost);
-    return fail(errc::timed_out, "no answer within 2 s");
+    return fail(errc::timed_out, words_on_silence(waits.probe_answer));
   }
 };
 
@@ -92,14 +97,15 @@ result<std::unique_ptr<link_channel>> link_channel::connect(messages::link_optio
        .on_peer_down = [at](peer_id, const error& why) { at->note_lost(why); }});
   if (!made) return tl::unexpected(made.error());
   own->link = std::move(*made);
-  own->link->connect(address, connect_patience, [at](result<peer_id> peer) {
+  own->link->connect(address, waits.probe_connect, [at](result<peer_id> peer) {
     const std::lock_guard lock(at->mutex);
     at->peer = std::move(peer);
     at->changed.notify_all();
   });
   std::unique_lock lock(own->mutex);
-  own->changed.wait_for(lock, connect_patience + 2s, [at] { return at->peer.has_value(); });
-  if (!own->peer) return fail(errc::timed_out, "no answer within 2 s");
+  own->changed.wait_for(lock, waits.probe_connect + waits.probe_answer,
+                        [at] { return at->peer.has_value(); });
+  if (!own->peer) return fail(errc::timed_out, words_on_silence(waits.probe_connect));
   if (!*own->peer) return tl::unexpected(own->peer->error());
   lock.unlock();
   return std::unique_ptr<link_channel>(new link_channel(std::move(own)));

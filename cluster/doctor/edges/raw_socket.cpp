@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "messages/link/cluster_secret.hpp"
@@ -21,7 +23,7 @@
 namespace troupe::cluster::doctor {
 namespace {
 
-constexpr timeval patience{5, 0};
+constexpr auto longest_pause = actors::usual_deadlines.probe_socket;
 constexpr std::uint64_t most_block_bytes = std::uint64_t{64} << 20;
 
 /// What a client asks: the answer is `length` itself once so many bytes more have come.
@@ -32,7 +34,9 @@ struct order {
 error why(const char* what) {
   const bool late = errno == EAGAIN || errno == EWOULDBLOCK || errno == ETIMEDOUT;
   return {late ? errc::timed_out : errc::peer_lost,
-          std::string(what) + ": " + (late ? "nothing came for 5 s" : std::strerror(errno))};
+          std::string(what) + ": " +
+              (late ? "nothing came for " + std::to_string(longest_pause.count()) + " s"
+                    : std::strerror(errno))};
 }
 
 result<void> send_all(int socket, const void* data, std::size_t bytes) {
@@ -62,6 +66,7 @@ result<void> receive_all(int socket, void* data, std::size_t bytes) {
 
 void prepare(int socket) {
   const int on = 1;
+  const timeval patience{longest_pause.count(), 0};
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/launch/find_program.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "messages/base/log.hpp"
@@ -28,9 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-constexpr auto usual_answer = 2s;    // a host that is well has answered by then
-constexpr auto answer_limit = 2min;  // a host hashes what it has before it answers
-constexpr auto upload_limit = 24h;   // ssh itself notices a network that is gone
+constexpr auto usual_answer = 2s;  // a host that is well has answered by then
 
 result<pushed_file> describe_file(const fs::path& path, const fs::path& readable) {
   const auto refuse = [&] {
@@ -135,8 +134,8 @@ result<void> send_file(const agent_place& place, const std::vector<std::string>&
     return fail(errc::io_failed, file.path.string() + " cannot be read: " + std::strerror(errno));
   log::info(place.text() + ": " + file.name + " is copied there (" +
             std::to_string((file.bytes - part.offset) >> 20) + " MiB)");
-  const auto run =
-      run_there(place, options, upload_line(file, part.offset, folder), input.get(), upload_limit);
+  const auto run = run_there(place, options, upload_line(file, part.offset, folder), input.get(),
+                             actors::usual_deadlines.upload);
   if (!run) return tl::unexpected(run.error());
   if (run->how.ok()) return {};
   constexpr int ssh_failed = 255;
@@ -160,8 +159,8 @@ result<pushed_place> push_to(const agent_place& place, const std::vector<std::st
     if (!why.text.starts_with(place.text())) why.text.insert(0, place.text() + ": ");
     return why;
   };
-  const auto asked = run_there(place, options, question_line(files), -1, answer_limit,
-                               "tell which files it lacks");
+  const auto asked = run_there(place, options, question_line(files), -1,
+                               actors::usual_deadlines.list_files, "tell which files it lacks");
   if (!asked) return tl::unexpected(name_place(asked.error()));
   if (!asked->how.ok())
     return tl::unexpected(

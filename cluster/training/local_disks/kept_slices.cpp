@@ -109,8 +109,9 @@ std::optional<std::uint64_t> newest_readable(const checkpoint_folder& folder,
 /// read of these steps or later ones. Gives their number.
 result<std::size_t> restore_manifests(const disk_access& by) {
   const auto& dir = by.config.checkpoint.dir;
-  auto disks = open_disks(by.group, by.ask,
-                          slice_folders_of(by.config, by.group.hosts_of_places(), dir), by.run);
+  auto disks =
+      open_disks(by.group, by.ask,
+                 slice_folders_of(by.config.cluster, by.group.hosts_of_places(), dir), by.run);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
   const auto kept = manifests_on(by.ask, *disks, folder);
@@ -143,12 +144,14 @@ result<std::size_t> restore_manifests(const disk_access& by) {
 result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   const auto restored = restore_manifests(by);
   if (!restored) return tl::unexpected(restored.error());
-  if (*restored == 0 && !lacks_manifests(by.config)) return {};
+  if (*restored == 0 && !lacks_manifests(by.config.checkpoint)) return {};
   auto newest = find_resumed(by.config, run.model.options, run.of_data);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
   run.is_complete = (*newest)->manifest.step >= run.steps;
-  if (run.is_complete) return check_complete(by.config, run.steps, (*newest)->folder);
+  if (run.is_complete)
+    return check_complete(by.config.checkpoint, by.config.train, by.config.places, run.steps,
+                          (*newest)->folder);
   warn_of_read_again(**newest, *run.data);
   return begin_from(run, std::move(**newest));
 }
@@ -158,7 +161,8 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
 result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
   const auto& config = by.config;
   if (config.checkpoint.storage != checkpoint_storage::local) return std::nullopt;
-  const auto folders = slice_folders_of(config, by.group.hosts_of_places(), config.checkpoint.dir);
+  const auto folders =
+      slice_folders_of(config.cluster, by.group.hosts_of_places(), config.checkpoint.dir);
   auto disks = open_disks(by.group, by.ask, folders, by.run);
   if (!disks) return tl::unexpected(disks.error());
   if (disks->disks.size() == 1)
@@ -170,7 +174,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
 result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by) {
   if (!disks) return {};
   const auto folders =
-      slice_folders_of(by.config, by.group.hosts_of_places(), by.config.checkpoint.dir);
+      slice_folders_of(by.config.cluster, by.group.hosts_of_places(), by.config.checkpoint.dir);
   auto opened = open_disks_again(by.group, by.ask, folders, by.run);
   if (!opened) return tl::unexpected(opened.error());
   disks = std::move(*opened);
@@ -183,14 +187,14 @@ result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& 
 
 result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {
   const auto dir = (of.folder / "").parent_path().parent_path();
-  const auto folders = slice_folders_of(by.config, by.group.hosts_of_places(), dir);
+  const auto folders = slice_folders_of(by.config.cluster, by.group.hosts_of_places(), dir);
   auto disks = open_disks(by.group, by.ask, folders, by.run);
   if (!disks) return tl::unexpected(disks.error());
   return find_slices(by.ask, std::move(*disks), of);
 }
 
 result<std::optional<found_slices>> settle_beginning(prepared_run& run, const disk_access& by) {
-  if (resumes_newest_of_hosts(by.config))
+  if (resumes_newest_of_hosts(by.config.checkpoint))
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
   const auto& which = by.config.checkpoint.resume;

@@ -6,8 +6,8 @@
 
 namespace troupe::cluster {
 
-bool names_memory(const trainer_config& config) {
-  return std::ranges::any_of(config.cluster.nodes, [](const node_entry& node) {
+bool names_memory(const cluster_config& cluster) {
+  return std::ranges::any_of(cluster.nodes, [](const node_entry& node) {
     return node.memory_mib > 0 || node.device_memory_mib > 0;
   });
 }

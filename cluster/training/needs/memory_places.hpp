@@ -14,7 +14,7 @@ struct placed_run {
 };
 
 /// Whether a node says how much memory its stages may take, of its own or of its GPUs.
-[[nodiscard]] bool names_memory(const trainer_config& config);
+[[nodiscard]] bool names_memory(const cluster_config& cluster);
 
 /// Predicts the memory of each stage and places stages by it. A run that continues after a loss
 /// keeps more or less on a node by where the others are: its memory is predicted again for the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,9 +31,13 @@ std::string layers_of(const prepared_run& run, const engine::layer_range& range)
   return run.layer_names[first] + " .. " + run.layer_names[last - 1] + " (" + count + ")";
 }
 
+/// For what follows from data that are not here.
+constexpr const char* not_known = "unknown";
+
 /// The stage's layers: of all its chunks.
 std::string layers_of_stage(const prepared_run& run, const engine::model_layout& layout,
                             std::uint32_t stage) {
+  if (run.ranges.empty()) return not_known;
   std::string text;
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
     text += (text.empty() ? "" : "; ") +
@@ -68,6 +73,13 @@ std::string explanation(double program_bytes) {
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n";
 }
 
+const char* const explanation_of_versions =
+    "  With on_fault = recover also versions of its own and of another stage; the trainer keeps "
+    "those of stages\n"
+    "  that lend it their memory. On one machine they are the pages of the stage that they are of, "
+    "which a process\n"
+    "  shows only once it has read them.\n";
+
 const char* const explanation_of_devices =
     "device memory: what of that a stage has on its GPU, beside what CUDA's own libraries take; "
     "its process\n"
@@ -80,16 +92,16 @@ struct stage_place {
 };
 
 /// Of stages that run on this machine; what a program itself takes is in neither amount.
-result<void> check_memory_here(const trainer_config& config, const predicted_memory& memory,
+result<void> check_memory_here(const cluster_config& cluster, const predicted_memory& memory,
                                const std::vector<stage_place>& places) {
-  if (config.cluster.launch != launch_way::local) return {};
+  if (cluster.launch != launch_way::local) return {};
   if (std::ranges::any_of(places, &stage_place::on_gpu)) {
     std::vector<std::string> devices;
     for (const auto& place : places) devices.push_back(place.device);
     if (auto fits = check_card_room(devices, memory.stages, engine::find_cards()); !fits)
       return fits;
   }
-  double all = 0;
+  double all = -memory.mapped;
   for (std::size_t i = 0; i < memory.stages.size(); ++i)
     all += memory.stages[i].on_host(places[i].on_gpu);
   const std::string who =
@@ -100,19 +112,19 @@ result<void> check_memory_here(const trainer_config& config, const predicted_mem
 }
 
 /// What a stage computes on: on another machine "auto" is only known there.
-std::string device_of(const trainer_config& config, const device_seat& seat) {
+std::string device_of(const cluster_config& cluster, const device_seat& seat) {
   if (seat.device != "auto") return seat.device;
-  if (is_over_hosts(config.cluster.launch)) return "auto, found out there";
+  if (is_over_hosts(cluster.launch)) return "auto, found out there";
   return engine::assign_device(engine::find_usable_cards(), seat.seat, seat.seats).device;
 }
 
 /// Of each stage, replica by replica.
-std::vector<stage_place> places_of(const trainer_config& config) {
+std::vector<stage_place> places_of(const placement_tables& config) {
   const auto cores = std::thread::hardware_concurrency();
   const auto nodes = node_of_stages(config, cores);
   std::vector<stage_place> all;
   for (const auto& seat : seats_of_stages(config, cores)) {
-    stage_place place{device_of(config, seat)};
+    stage_place place{device_of(config.cluster, seat)};
     place.on_gpu = is_gpu(place.device);
     if (seat.device == "auto" && is_over_hosts(config.cluster.launch) && nodes)
       place.on_gpu = devices_of(config.cluster.nodes[nodes->at(all.size())], config.pipeline) !=
@@ -123,7 +135,7 @@ std::vector<stage_place> places_of(const trainer_config& config) {
 }
 
 /// What there is to say of GPUs here; empty: nothing.
-std::string words_on_devices(const trainer_config& config) {
+std::string words_on_devices(const placement_tables& config) {
   if (is_over_hosts(config.cluster.launch)) return "";
   const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
   const auto found = std::ranges::find(seats, "auto", &device_seat::device);
@@ -141,9 +153,14 @@ bool are_replicas_alike(const std::vector<stage_place>& on, std::size_t stages) 
 }
 
 /// A line for each stage, of one replica alone where there are no nodes and replicas are alike.
+/// `memory`: nothing where it cannot be predicted.
 std::vector<table_row> rows_of(const trainer_config& config, const prepared_run& run,
-                               const engine::model_layout& layout, const predicted_memory& memory,
+                               const engine::model_layout& layout,
+                               const std::optional<predicted_memory>& memory,
                                const std::vector<stage_place>& on) {
+  const auto amount = [&memory](auto of) {
+    return memory ? in_mebi(of(*memory)) : std::string(not_known);
+  };
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
   const auto places = node_of_stages(config, cores);
@@ -153,6 +170,10 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
       {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
+    const auto on_host = [&](const predicted_memory& all) {
+      return all.stages[stage].on_host(on[i].on_gpu);
+    };
+    const auto on_device = [&](const predicted_memory& all) { return all.stages[stage].on_device; };
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
     table_row line{std::to_string(stage) + replica,
                    layers_of_stage(run, layout, stage),
@@ -160,8 +181,8 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
                    "this machine",
                    on[i].device,
                    std::to_string(threads[i]),
-                   in_mebi(memory.stages[stage].on_host(on[i].on_gpu)),
-                   on[i].on_gpu ? in_mebi(memory.stages[stage].on_device) : "-"};
+                   amount(on_host),
+                   on[i].on_gpu ? amount(on_device) : std::string("-")};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
@@ -170,14 +191,15 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
     }
     rows.push_back(std::move(line));
   }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", "-", in_mebi(memory.trainer), "-"});
+  rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
+                  amount([](const predicted_memory& all) { return all.trainer; }), "-"});
   if (std::ranges::none_of(on, &stage_place::on_gpu))
     for (auto& each : rows) each.back().clear();
   return rows;
 }
 
 /// What the stages of each node take of the memory that it says; empty: none says any.
-std::string words_on_nodes(const trainer_config& config, const predicted_memory& memory) {
+std::string words_on_nodes(const placement_tables& config, const predicted_memory& memory) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   std::string out;
   for (std::size_t n = 0; places && n < config.cluster.nodes.size(); ++n) {
@@ -205,7 +227,7 @@ std::string words_on_nodes(const trainer_config& config, const predicted_memory&
 
 /// Of which nodes, or of this machine, it is known that stages have more threads than cores; empty:
 /// of none.
-std::string words_on_thread_loads(const trainer_config& config) {
+std::string words_on_thread_loads(const placement_tables& config) {
   const auto& nodes = config.cluster.nodes;
   const auto here = std::thread::hardware_concurrency();
   const auto launch = config.cluster.launch;
@@ -218,6 +240,22 @@ std::string words_on_thread_loads(const trainer_config& config) {
     if (!words.empty())
       out +=
           (is_node ? "node " + nodes[i].name : std::string("this machine")) + ": " + words + "\n";
+  }
+  return out;
+}
+
+/// What is sent of each stage's versions to a keeper that shares no memory with it; empty: nothing.
+std::string words_on_versions(const predicted_memory& memory, const std::vector<stage_place>& on) {
+  std::string out;
+  for (std::size_t stage = 0; stage < memory.sent.size(); ++stage) {
+    const auto& sent = memory.sent[stage];
+    if (!sent) continue;
+    out += "stage " + std::to_string(stage) + ": each version travels to its second keeper as ";
+    if (sent->is_update(on[stage].on_gpu))
+      out += in_mebi(sent->update) + " of gradients and buffers, of which the keeper computes " +
+             in_mebi(sent->state) + " of state\n";
+    else
+      out += in_mebi(sent->state) + " of state\n";
   }
   return out;
 }
@@ -248,7 +286,7 @@ result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const appl
   auto memory = predict_memory(program, config, run);
   if (!memory) return tl::unexpected(memory.error());
   std::pair<placed_run, std::optional<error>> out{{config, std::move(*memory)}, {}};
-  if (!names_memory(config)) return out;
+  if (!names_memory(config.cluster)) return out;
   auto placed = place_by_memory(program, config, run);
   if (placed)
     out.first = std::move(*placed);
@@ -257,17 +295,65 @@ result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const appl
   return out;
 }
 
+/// What holds wherever the data are. `devices`: see words_on_devices.
+std::string words_on_run(const trainer_config& config, const std::string& devices) {
+  auto out = words_on_replicas(config) + devices;
+  if (config.model.tf32)
+    out +=
+        "matrix products and convolutions of f32 on GPUs may use TF32, whose bits are not those of "
+        "f32\n";
+  if (config.cluster.launch == launch_way::none)
+    if (const auto who = who_may_join(config.link.listen); !who.empty()) out += who + "\n";
+  if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
+  return out;
+}
+
+/// What is not checked where the data are not. `why`: that they are not.
+std::string words_on_missing_data(const trainer_config& config, const prepared_run& run,
+                                  const error& why) {
+  const auto& node = config.data.node;
+  std::string out = "the data are not on this machine (" + why.text + "): node " + node +
+                    " opens them when the run starts, and for `troupe doctor`\n"
+                    "not checked without them: what stages and trainer need, how many steps there "
+                    "are and whether each has samples enough, a checkpoint to go on from";
+  if (run.layers.empty())
+    return out +
+           ", the model's layers and what names them\n"
+           "with their number of classes in the file (classes in [model]) the layers are checked\n";
+  if (run.ranges.empty())
+    return out +
+           ", where the model is cut\n"
+           "with cuts in the file (cut in [pipeline]) the table shows the layers of each stage\n";
+  return out + "\n";
+}
+
+/// Of a run whose data are on a node, and not here.
+result<checked_run> table_without_data(const application& program, const trainer_config& config,
+                                       const std::string& devices, const error& why) {
+  const auto run = prepare_without_data(program, config);
+  if (!run) return tl::unexpected(run.error());
+  const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
+                                        config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto rows = rows_of(config, *run, *layout, std::nullopt, places_of(config));
+  return checked_run{.table = in_columns(rows) + words_on_thread_loads(config) +
+                              words_on_run(config, devices) +
+                              words_on_missing_data(config, *run, why)};
+}
+
+bool is_of_missing_data(const error& why) {
+  return why.code == errc::bad_data || why.code == errc::io_failed;
+}
+
 }  // namespace
 
 result<checked_run> placement_table(const application& program, const trainer_config& config) {
   const auto devices = words_on_devices(config);  // before a layer runs: see engine::open_device
   // Where a node is to read the data, this machine may lack them.
   const auto data = open_data_here(program, config);
-  if (!data && config.data.node.empty()) return tl::unexpected(data.error());
-  if (!data)
-    return fail(data.error().code, data.error().text + "; node " + config.data.node +
-                                       " is to read them, but the layers' sizes follow from the "
-                                       "data, so that no table can be made where they are not");
+  if (!data && !config.data.node.empty() && is_of_missing_data(data.error()))
+    return table_without_data(program, config, devices, data.error());
+  if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, *data);
   if (!run) return tl::unexpected(run.error());
   const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
@@ -278,20 +364,14 @@ result<checked_run> placement_table(const application& program, const trainer_co
   if (!placed) return tl::unexpected(placed.error());
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
-  auto out = in_columns(rows_of(where.config, *run, *layout, where.memory, on)) +
-             explanation(program_bytes) +
+  const auto rows = rows_of(where.config, *run, *layout, where.memory, on);
+  auto out = in_columns(rows) + explanation(program_bytes) +
+             (config.train.on_fault == fault_policy::recover ? explanation_of_versions : "") +
              (std::ranges::any_of(on, &stage_place::on_gpu) ? explanation_of_devices : "") +
              words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
-             words_on_replicas(config) + devices;
-  if (config.model.tf32)
-    out +=
-        "matrix products and convolutions of f32 on GPUs may use TF32, whose bits are not those of "
-        "f32\n";
-  if (config.cluster.launch == launch_way::none)
-    if (const auto who = who_may_join(config.link.listen); !who.empty()) out += who + "\n";
-  if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
+             words_on_versions(where.memory, on) + words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
-  if (auto fits = check_memory_here(config, where.memory, on); !fits && !refused)
+  if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();
   return checked;
 }

@@ -5,13 +5,17 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
+#include "actors/transfer/piece.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/keepers_core.hpp"
+#include "cluster/membership/node_launcher.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/measured_layers.hpp"
 #include "cluster/training/measuring_process.hpp"
@@ -57,18 +61,18 @@ struct stage_bytes {
 };
 
 result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
-                                                 const trainer_config& config,
+                                                 const pipeline_config& pipeline,
+                                                 const optimizer_config& optimizer,
                                                  const registries& known) {
-  const auto layout =
-      engine::layout_of(schedule_of(config.pipeline, known.schedules), config.pipeline.stages);
+  const auto layout = engine::layout_of(schedule_of(pipeline, known.schedules), pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  const auto entry = known.optimizers.find(config.optimizer.name);
+  const auto entry = known.optimizers.find(optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
-  const auto shares = state_shares_of(config.pipeline);
-  std::vector<stage_bytes> all(config.pipeline.stages);
-  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+  const auto shares = state_shares_of(pipeline);
+  std::vector<stage_bytes> all(pipeline.stages);
+  for (std::uint32_t stage = 0; stage < pipeline.stages; ++stage) {
     std::vector<engine::named_tensor> parameters;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run.ranges[layout->virtual_stage_of({stage, chunk})];
@@ -83,36 +87,102 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
   return all;
 }
 
-/// Where the versions of each stage are kept beside its own node: see second_keepers.
-result<std::vector<std::size_t>> second_keepers_of(const trainer_config& config) {
+/// Whether processes of one machine lend each other memory, and all that join may be of this one.
+bool lends_here(const trainer_config& config) {
+  return transport_of(config.link) == messages::link_transport::shm ||
+         (config.link.transport == transport::mixed && config.cluster.launch != launch_way::none);
+}
+
+/// Where the versions of each stage are kept beside its own node, as far as the config tells which
+/// stages lend memory to the trainer.
+result<std::vector<other_keepers>> keepers_of(const trainer_config& config, bool lends_any) {
   std::vector<std::string> hosts(stage_names_of(config.pipeline).size());
-  if (!config.cluster.nodes.empty()) {
-    const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-    if (!places) return tl::unexpected(places.error());
-    for (std::size_t i = 0; i < hosts.size(); ++i)
-      hosts[i] = config.cluster.nodes[places->at(i)].name;
+  std::vector<bool> lends(hosts.size(), lends_any);
+  const auto& cluster = config.cluster;
+  if (cluster.nodes.empty()) return keepers_beside(hosts, lends);
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!places) return tl::unexpected(places.error());
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const auto& node = cluster.nodes[places->at(i)];
+    hosts[i] = node.name;
+    if (is_over_hosts(cluster.launch) && !means_this_machine(host_of_user(node.host)))
+      lends[i] = false;
   }
-  return second_keepers(hosts);
+  return keepers_beside(hosts, lends);
+}
+
+/// Of which stages of all replicas the keeper elsewhere shares no memory with the stage.
+std::vector<bool> are_versions_sent(const trainer_config& config,
+                                    const std::vector<other_keepers>& keepers, bool lends) {
+  std::vector<bool> sent(keepers.size(), !lends);
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!lends || !places || !is_over_hosts(config.cluster.launch)) return sent;
+  const auto host = [&](std::size_t place) {
+    return host_of_user(config.cluster.nodes[places->at(place)].host);
+  };
+  for (std::size_t i = 0; i < keepers.size(); ++i) {
+    const auto& other = keepers[i].stage;
+    sent[i] = other ? host(i) != host(*other) : !means_this_machine(host(i));
+  }
+  return sent;
+}
+
+/// Which stages' versions are sent, in any replica.
+std::vector<std::optional<sent_version>> sent_versions(const std::vector<stage_bytes>& bytes,
+                                                       const std::vector<bool>& are_sent,
+                                                       bool same_on_every_cpu) {
+  std::vector<std::optional<sent_version>> all(bytes.size());
+  for (std::size_t i = 0; i < are_sent.size(); ++i) {
+    const auto& of = bytes[i % bytes.size()];
+    const double state = of.tensors + of.state;
+    // A gradient for each parameter, or its value where another replica updates it.
+    if (are_sent[i])
+      all[i % bytes.size()] =
+          sent_version{.state = state, .update = same_on_every_cpu ? of.tensors : state};
+  }
+  return all;
 }
 
 /// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
-/// node and on another, or with the trainer. Of replicas, the one that keeps the most counts.
-result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_config& config,
+/// node, on another and with the trainer; and where a keeper computes them, the gradients until it
+/// has. Of replicas, the one that keeps the most counts. `are_whole`: see are_lent_whole.
+result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
+                          const trainer_config& config, const registries& known,
                           predicted_memory& to) {
   constexpr double kept = actors::kept_versions::most;
   const auto stages = bytes.size();
   const auto version = [&](std::size_t stage) {
     return kept * (bytes[stage].tensors + bytes[stage].state);
   };
-  const auto second = second_keepers_of(config);
-  if (!second) return tl::unexpected(second.error());
-  std::vector<double> for_others(second->size(), 0);
-  for (std::size_t i = 0; i < second->size(); ++i) for_others[second->at(i)] += version(i % stages);
-  if (second->size() == 1) to.trainer += std::exchange(for_others[0], 0);
+  const bool lends = lends_here(config);
+  const auto keepers = keepers_of(config, lends && are_whole);
+  if (!keepers) return tl::unexpected(keepers.error());
+  const auto entry = known.optimizers.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto are_sent = are_versions_sent(config, *keepers, lends);
+  to.sent = sent_versions(bytes, are_sent, entry->same_on_every_cpu);
+  std::vector<double> for_others(keepers->size(), 0), arriving(keepers->size(), 0);
+  for (std::size_t i = 0; i < keepers->size(); ++i) {
+    const auto& [other, trainer] = keepers->at(i);
+    const auto& sent = to.sent[i % stages];
+    const double update = are_sent[i] && sent->is_update(false) ? sent->update : 0;
+    if (other) {
+      for_others[*other] += version(i % stages);
+      arriving[*other] += update;
+    }
+    if (trainer) to.trainer += version(i % stages) + (other ? 0 : update);
+  }
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    double most = 0;
-    for (auto i = stage; i < for_others.size(); i += stages) most = std::max(most, for_others[i]);
-    add_on_host(to.stages.at(stage), version(stage) + most);
+    double most = 0, most_arriving = 0;
+    for (auto i = stage; i < for_others.size(); i += stages) {
+      most = std::max(most, for_others[i]);
+      most_arriving = std::max(most_arriving, arriving[i]);
+    }
+    auto& own = to.stages.at(stage);
+    add_on_host(own, version(stage) + most);
+    own.on_cpu += most_arriving;
+    if (to.sent[stage] && to.sent[stage]->is_update(false)) own.on_cpu += bytes[stage].parameters;
+    if (lends && are_whole) to.mapped += most;
   }
   return {};
 }
@@ -124,25 +194,25 @@ void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to)
 }
 
 /// Whether one stage alone can be replayed, so that stages remember what they send.
-bool logs_edges(const trainer_config& config) {
-  const bool is_replaceable =
-      config.pipeline.replicas == 1 || config.train.batch_norm != norm_scope::sync;
-  return config.train.on_fault == fault_policy::recover && is_replaceable;
+bool logs_edges(const pipeline_config& pipeline, const train_config& train) {
+  const bool is_replaceable = pipeline.replicas == 1 || train.batch_norm != norm_scope::sync;
+  return train.on_fault == fault_policy::recover && is_replaceable;
 }
 
 /// Adds what stages remember of the steps behind the last version: what they sent along the edges,
 /// their gradients of tied weights, and for each parameter either the own gradient or the sum over
 /// replicas, since one of them was sent to others.
-void add_logs(const prepared_run& run, const engine::prediction& made, const trainer_config& config,
+void add_logs(const prepared_run& run, const engine::prediction& made,
+              const pipeline_config& pipeline, const train_config& train,
               const std::vector<stage_bytes>& bytes, predicted_memory& to) {
-  const double steps = config.train.accumulate + 1.0;
+  const double steps = train.accumulate + 1.0;
   for (std::size_t stage = 0; stage < made.stages.size(); ++stage)
     for (const auto& [receiver, sent] : made.stages[stage].sent_bytes)
       add_on_host(to.stages.at(stage), steps * sent);
   std::map<std::string, double> sizes;
   for (const auto& each : parameters_of(run, {0, run.layers.size()}))
     sizes[each.name] = static_cast<double>(each.tensor.nbytes());
-  for (std::size_t stage = 0; config.pipeline.replicas > 1 && stage < bytes.size(); ++stage)
+  for (std::size_t stage = 0; pipeline.replicas > 1 && stage < bytes.size(); ++stage)
     add_where_computed(to.stages.at(stage), steps * bytes[stage].parameters);
   for (const auto& tie : run.ties) {
     add_where_computed(to.stages.at(tie.stage), steps * sizes[tie.parameter]);
@@ -151,6 +221,10 @@ void add_logs(const prepared_run& run, const engine::prediction& made, const tra
 }
 
 }  // namespace
+
+bool are_lent_whole(const prepared_run& run) {
+  return largest_layer_bytes(run) <= static_cast<double>(actors::piece_limits().bytes);
+}
 
 result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
                                         const prepared_run& run) {
@@ -178,18 +252,19 @@ result<predicted_memory> predict_memory(const application& program, const traine
     add_on_host(all.stages.back(), largest);
   }
   const auto micro_batch = samples.inputs.nbytes() + samples.labels.nbytes();
-  const double remembered = logs_edges(config) ? config.train.accumulate : 0;
+  const double remembered = logs_edges(config.pipeline, config.train) ? config.train.accumulate : 0;
   const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
                          static_cast<double>(parts);
-  const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
+  const auto reader = stage_of_data(config, config.data, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   if (*reader)
     add_on_host(all.stages.at(**reader), batches);
   else
     all.trainer += batches;
-  const auto bytes = bytes_of_stages(run, config, known);
+  const auto bytes = bytes_of_stages(run, config.pipeline, config.optimizer, known);
   if (!bytes) return tl::unexpected(bytes.error());
-  if (logs_edges(config)) add_logs(run, *made, config, *bytes, all);
+  if (logs_edges(config.pipeline, config.train))
+    add_logs(run, *made, config.pipeline, config.train, *bytes, all);
   for (std::size_t stage = 0; stage < bytes->size(); ++stage) {
     const auto& own = bytes->at(stage);
     add_where_computed(all.stages[stage], own.state - own.even_state);  // the planner's are equal
@@ -197,7 +272,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   }
   if (!config.checkpoint.dir.empty()) add_checkpoint(*bytes, all);
   if (config.train.on_fault == fault_policy::recover)
-    if (auto added = add_versions(*bytes, config, all); !added)
+    if (auto added = add_versions(*bytes, are_lent_whole(run), config, known, all); !added)
       return tl::unexpected(added.error());
   return all;
 }

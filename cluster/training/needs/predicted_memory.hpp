@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,15 @@
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
+
+/// What a keeper that shares no memory with a stage is sent of each version, in bytes.
+struct sent_version {
+  double state = 0;   ///< Of all of it.
+  double update = 0;  ///< Of what makes it of the one before, where the stage is on a CPU.
+
+  /// Whether the update is sent (see actors::version_forms_core).
+  [[nodiscard]] bool is_update(bool on_gpu) const { return !on_gpu && update < state; }
+};
 
 /// Peak memory of a run's processes and of their GPUs, beside what the program itself and CUDA's
 /// libraries take, in bytes.
@@ -23,10 +33,19 @@ struct predicted_memory {
   /// versions and files of checkpoints.
   std::vector<engine::stage_memory> stages;
   /// The batch in use and the one that is read ahead, unless a node reads them, and those that a
-  /// lost stage may need again; it has no weights, but the versions of a stage that is the only
-  /// one.
+  /// lost stage may need again; it has no weights, but the versions that it keeps. Those that
+  /// stages lend it are in their memory, and the trainer shows them only once it has read them.
   double trainer = 0;
+  /// What stages are said to have above and only map: versions of others on one machine, which has
+  /// them once, with the stage that they are of.
+  double mapped = 0;
+  /// By stage; nullopt: its versions are lent, or there are none.
+  std::vector<std::optional<sent_version>> sent = {};
 };
+
+/// Whether processes of one machine borrow all tensors of a version of the model. Where a layer has
+/// more than a piece may, some may be cut to be sent, and are copied by whoever keeps them.
+[[nodiscard]] bool are_lent_whole(const prepared_run& run);
 
 /// Bytes of activations are measured: each layer is built and runs forward once, one layer at a
 /// time, with a micro-batch of the data, in a process of its own where measure_in_process can have

@@ -16,7 +16,7 @@ namespace {
 /// Adds what the stages take with activations.
 result<void> add_prediction(const application& program, const trainer_config& config,
                             const prepared_run& run, doctor::run_needs& to) {
-  to.is_placed_by_memory = names_memory(config);
+  to.is_placed_by_memory = names_memory(config.cluster);
   if (to.is_placed_by_memory)
     return place_by_memory(program, config, run).map([&to](placed_run placed) {
       to.predicted = std::move(placed.memory.stages);

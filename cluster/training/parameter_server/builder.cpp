@@ -9,8 +9,9 @@
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/transfer.hpp"
-#include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/parameter_server/batch.hpp"
+#include "engine/parameter_server/parts.hpp"
 #include "engine/state/tensor_reader.hpp"
 
 namespace troupe::cluster {
@@ -49,7 +50,7 @@ result<std::vector<shard_part>> server_builder::cut(const server_start& from) co
     if (!read) return tl::unexpected(read.error());
     each.values = read->to(each.values.scalar_type());
   }
-  return actors::spread_parameters(std::move(parameters), server_.shards);
+  return engine::spread_parameters(std::move(parameters), server_.shards);
 }
 
 result<void> server_builder::build_shards(built_server& into, const server_start& from) {
@@ -72,7 +73,7 @@ result<void> server_builder::give_values(std::size_t number, const built_server&
                                          const server_start& from) {
   std::vector<engine::named_tensor> values;
   for (const auto& each : of.parts[number])
-    values.push_back({actors::part_name(each.name, each.first_row), each.values});
+    values.push_back({engine::part_name(each.name, each.first_row), each.values});
   if (from.file) {
     auto state = state_of_part(*from.file, of.parts, number);
     if (!state) return tl::unexpected(state.error());
@@ -91,7 +92,7 @@ result<void> server_builder::give_values(std::size_t number, const built_server&
 actors::build_shard server_builder::shard_order(std::size_t number, const shard_part& part,
                                                 const server_start& from) const {
   const auto& optimizer = config_.optimizer;
-  std::vector<actors::parameter_entry> entries;
+  std::vector<engine::parameter_entry> entries;
   for (const auto& each : part)
     entries.push_back({each.name, each.values.sizes().vec(),
                        static_cast<std::int32_t>(each.values.scalar_type()), each.by_rows,

@@ -42,7 +42,7 @@ result<void> check_shares(const server_application& program, const trainer_confi
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const trainer_config& config) {
   const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(config, server_settings_of_steps(config), run.of_data,
+  const auto begins = find_beginning(config, server_settings_of_steps(config.own), run.of_data,
                                      run.plan.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
@@ -80,15 +80,15 @@ actors::build_worker worker_order(const trainer_config& config, std::uint32_t ra
           .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
 }
 
-std::vector<actors::owned_parameter> first_parameters(const prepared_server& run) {
-  std::vector<actors::owned_parameter> all;
+std::vector<engine::owned_parameter> first_parameters(const prepared_server& run) {
+  std::vector<engine::owned_parameter> all;
   for (const auto& [name, tensor] : engine::parameters(run.layers))
     all.push_back({name, tensor.detach(), std::ranges::count(run.by_rows, name) > 0});
   return all;
 }
 
-std::map<std::string, double> server_settings_of_steps(const trainer_config& config) {
-  const auto server = config.own.of<server_settings>();
+std::map<std::string, double> server_settings_of_steps(const own_settings& own) {
+  const auto server = own.of<server_settings>();
   return {{"server.workers", server.workers},
           {"server.asynchronous", server.mode == engine::server_mode::asynchronous ? 1 : 0},
           {"server.bf16_gradients", server.bf16_gradients ? 1 : 0}};
@@ -114,7 +114,7 @@ result<prepared_server> prepare(const server_application& program, const trainer
   warn_of_one_class(config.data.source, *made->data);
   prepared_server run;
   run.data = made->data;
-  auto noted = record_of(config, *run.data);
+  auto noted = record_of(config.checkpoint, *run.data);
   if (!noted) return tl::unexpected(noted.error());
   run.of_data = std::move(*noted);
   run.by_rows = made->by_rows;

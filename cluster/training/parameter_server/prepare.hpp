@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "actors/messages/parameter_server/host.hpp"
-#include "actors/messages/parameter_server/tensors.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/training/parameter_server/application.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
@@ -16,6 +15,7 @@
 #include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/saving/data_record.hpp"
 #include "engine/model/layer.hpp"
+#include "engine/parameter_server/parts.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -43,10 +43,10 @@ struct prepared_server {
 [[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
 
 /// What the shards own together, with the values that the model is made with.
-[[nodiscard]] std::vector<actors::owned_parameter> first_parameters(const prepared_server& run);
+[[nodiscard]] std::vector<engine::owned_parameter> first_parameters(const prepared_server& run);
 
 /// Settings of the table [server] that decide what the steps are: see settings_of_steps.
-[[nodiscard]] std::map<std::string, double> server_settings_of_steps(const trainer_config& config);
+[[nodiscard]] std::map<std::string, double> server_settings_of_steps(const own_settings& own);
 
 /// Checks that all of what was opened, a checkpoint or a file of --init, fits the run. Errors:
 /// that of opening it; bad_data.

@@ -275,7 +275,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   auto report = run_reporter::open(config.observe, options);
   if (!report) return tl::unexpected(report.error());
   auto checkpoints =
-      checkpoint_keeper::open(config, server_settings_of_steps(config), run.begin.steps,
+      checkpoint_keeper::open(config, server_settings_of_steps(config.own), run.begin.steps,
                               checkpoint_keeper::clock::now(), run.of_data);
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   std::uint64_t bytes = 0;
@@ -311,18 +311,18 @@ result<run_end> run_server_trainer(const server_application& program,
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
   if (run->is_complete) return run_end{};
-  if (auto takes = checkpoint_keeper::try_folder(config); !takes)
+  if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   auto names = node_names(config.own.of<server_settings>());
-  auto where = process_launcher_of(config, names.size());
+  auto where = process_launcher_of(config.link, config.observe, names.size());
   if (!where) return tl::unexpected(where.error());
   return run_nodes({.where = std::move(*where),
                     .listen = config.link.listen,
                     .names = std::move(names),
-                    .progress = progress_of(config),
+                    .progress = progress_of(config.observe, config.train),
                     .drive = [&](node_group& group) { return drive(group, config, *run, control); },
                     .own_messages = program.info.known.own_messages},
-                   config, control);
+                   config.checkpoint, config.cluster, control);
 }
 
 result<void> run_server_node(const server_application& program, const node_options& options) {

@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "actors/parameter_server/parameter_store.hpp"
 #include "engine/model/model.hpp"
 #include "optimizers/training/saved_state.hpp"
 
@@ -25,7 +24,7 @@ std::map<std::string, std::int64_t> rows_of(const std::vector<shard_part>& parts
   return rows;
 }
 
-std::int64_t rows_in(const actors::owned_parameter& part) {
+std::int64_t rows_in(const engine::owned_parameter& part) {
   return part.values.size(0);
 }
 
@@ -37,7 +36,7 @@ std::string renamed(const std::string& state, const std::string& parameter) {
 
 /// Puts a part's rows into those of the whole. What is no list of rows is the same in all parts.
 void put_rows(std::map<std::string, at::Tensor>& all, const std::string& name,
-              const at::Tensor& tensor, const actors::owned_parameter& part, std::int64_t rows) {
+              const at::Tensor& tensor, const engine::owned_parameter& part, std::int64_t rows) {
   if (tensor.dim() == 0 || tensor.size(0) != rows_in(part)) {
     all.emplace(name, tensor);
     return;
@@ -52,7 +51,7 @@ void put_rows(std::map<std::string, at::Tensor>& all, const std::string& name,
 }
 
 /// Of a whole parameter's state what belongs to some of its rows.
-at::Tensor take_rows(const at::Tensor& whole, const actors::owned_parameter& part,
+at::Tensor take_rows(const at::Tensor& whole, const engine::owned_parameter& part,
                      std::int64_t rows) {
   if (whole.dim() == 0 || whole.size(0) != rows) return whole;
   return whole.narrow(0, part.first_row, rows_in(part));
@@ -60,7 +59,7 @@ at::Tensor take_rows(const at::Tensor& whole, const actors::owned_parameter& par
 
 /// The whole state of a parameter, as a file has it.
 result<std::vector<named_tensor>> read_states(const checkpoint& from,
-                                              const actors::owned_parameter& of,
+                                              const engine::owned_parameter& of,
                                               std::int64_t rows) {
   std::vector<named_tensor> all;
   for (const auto& name : from.states) {
@@ -70,17 +69,17 @@ result<std::vector<named_tensor>> read_states(const checkpoint& from,
     if (!tensor) return tl::unexpected(tensor.error());
     all.push_back({name, std::move(*tensor)});
   }
-  const auto seen = actors::seen_rows_name(of.name);
+  const auto seen = engine::seen_rows_name(of.name);
   if (of.by_rows && !all.empty() && std::ranges::count(all, seen, &named_tensor::name) == 0)
     all.push_back({seen, at::ones({rows}, at::kBool)});
   return all;
 }
 
 /// Whether no row of this part has a state, though others may.
-bool is_unseen(const std::vector<named_tensor>& whole, const actors::owned_parameter& part,
+bool is_unseen(const std::vector<named_tensor>& whole, const engine::owned_parameter& part,
                std::int64_t rows) {
   const auto seen =
-      std::ranges::find(whole, actors::seen_rows_name(part.name), &named_tensor::name);
+      std::ranges::find(whole, engine::seen_rows_name(part.name), &named_tensor::name);
   return seen != whole.end() && !take_rows(seen->tensor, part, rows).any().item<bool>();
 }
 
@@ -93,7 +92,7 @@ result<std::vector<named_tensor>> join_states(
   for (std::size_t shard = 0; shard < parts.size(); ++shard) {
     for (const auto& [name, tensor] : states.at(shard)) {
       const auto of = std::ranges::find_if(parts[shard], [&](const auto& part) {
-        return actors::part_name(part.name, part.first_row) == optimizers::parameter_of(name);
+        return engine::part_name(part.name, part.first_row) == optimizers::parameter_of(name);
       });
       if (of == parts[shard].end())
         return fail(errc::bad_data, "shard-" + std::to_string(shard) + " has state '" + name +
@@ -120,7 +119,7 @@ result<std::vector<named_tensor>> state_of_part(const checkpoint& from,
     const auto whole = read_states(from, part, count);
     if (!whole) return whole;
     if (is_unseen(*whole, part, count)) continue;
-    const auto name = actors::part_name(part.name, part.first_row);
+    const auto name = engine::part_name(part.name, part.first_row);
     for (const auto& [state, tensor] : *whole)
       all.push_back({renamed(state, name), part.by_rows ? take_rows(tensor, part, count) : tensor});
   }

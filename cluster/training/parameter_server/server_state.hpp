@@ -4,20 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "actors/messages/parameter_server/tensors.hpp"
 #include "cluster/training/saving/checkpoint.hpp"
 #include "engine/base/named_tensor.hpp"
+#include "engine/parameter_server/parts.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
 // What a parameter server's checkpoint has in its file of state beside the weights: the optimizer's
 // state of whole parameters, however shards have cut them, with the rows of tables that have one
-// (see actors::seen_rows_name), and under "worker.N.NAME" the buffers of each worker whose own are
+// (see engine::seen_rows_name), and under "worker.N.NAME" the buffers of each worker whose own are
 // not in the file of weights.
 
 /// What a shard owns, in its order.
-using shard_part = std::vector<actors::owned_parameter>;
+using shard_part = std::vector<engine::owned_parameter>;
 
 /// The state of whole parameters. `parts[i]` is what the shard owns whose state is `states[i]`, as
 /// it was read there. Rows of which no shard has a state are 0. Errors: bad_data for a name that is

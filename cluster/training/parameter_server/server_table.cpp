@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "actors/parameter_server/parameter_store.hpp"
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/training/needs/columns.hpp"
 #include "cluster/training/parameter_server/prepare.hpp"
+#include "engine/parameter_server/parts.hpp"
 #include "messages/base/host_name.hpp"
 
 namespace troupe::cluster {
@@ -23,15 +23,15 @@ struct shard_bytes {
 };
 
 result<std::vector<shard_bytes>> bytes_of_shards(const prepared_server& run,
-                                                 const trainer_config& config,
-                                                 const registries& known) {
-  const auto entry = known.optimizers.find(config.optimizer.name);
+                                                 const optimizer_config& optimizer,
+                                                 const own_settings& own, const registries& known) {
+  const auto entry = known.optimizers.find(optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
-  const auto shards = config.own.of<server_settings>().shards;
+  const auto shards = own.of<server_settings>().shards;
   std::vector<shard_bytes> all;
-  for (const auto& part : actors::spread_parameters(first_parameters(run), shards)) {
+  for (const auto& part : engine::spread_parameters(first_parameters(run), shards)) {
     shard_bytes shard;
     for (const auto& each : part) shard.weights += static_cast<double>(each.values.nbytes());
     shard.state = shard.weights * static_cast<double>(*slots);
@@ -88,7 +88,7 @@ std::string words_on_beginning(const prepared_server& run) {
 result<checked_run> server_table(const server_application& program, const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto shards = bytes_of_shards(*run, config, program.info.known);
+  const auto shards = bytes_of_shards(*run, config.optimizer, config.own, program.info.known);
   if (!shards) return tl::unexpected(shards.error());
   return checked_run{.table = in_columns(rows_of_server(config, *shards)) + explanation_of_shards +
                               words_on_beginning(*run)};
@@ -98,7 +98,7 @@ result<doctor::run_needs> needs_of_server(const server_application& program,
                                           const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto shards = bytes_of_shards(*run, config, program.info.known);
+  const auto shards = bytes_of_shards(*run, config.optimizer, config.own, program.info.known);
   if (!shards) return tl::unexpected(shards.error());
   const auto server = config.own.of<server_settings>();
   doctor::run_needs out{.stage_bytes = {},

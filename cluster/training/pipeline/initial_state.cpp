@@ -94,10 +94,10 @@ result<void> load_init(actors::pipeline& stages, const prepared_run& run, const 
 }
 
 result<engine::model> layers_before(engine::initial_weights& weights, engine::layer_range which,
-                                    const trainer_config& config, const prepared_run& run) {
+                                    const model_config& model, const prepared_run& run) {
   auto layers = weights.make(which);
   if (!layers) return layers;
-  engine::to_memory_format(*layers, config.model.memory_format == memory_format::channels_last);
+  engine::to_memory_format(*layers, model.memory_format == memory_format::channels_last);
   if (!run.init) return layers;
   auto loaded = engine::load_weights(run.init->weight_files, engine::collect_weights(*layers),
                                      run.init->skipped);

@@ -17,7 +17,7 @@ namespace troupe::cluster {
 /// kept in memory. `weights`: of the run's seed. Errors: handler_failed, bad_data.
 [[nodiscard]] result<engine::model> layers_before(engine::initial_weights& weights,
                                                   engine::layer_range which,
-                                                  const trainer_config& config,
+                                                  const model_config& model,
                                                   const prepared_run& run);
 
 }  // namespace troupe::cluster

@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
 
-void warn_of_shared_hosts(const trainer_config& config) {
+void warn_of_shared_hosts(const placement_tables& config) {
   const auto& cluster = config.cluster;
   if (!is_over_hosts(cluster.launch) || cluster.nodes.size() < 2) return;
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
@@ -48,20 +48,24 @@ void warn_of_shared_hosts(const trainer_config& config) {
   if (!words.empty()) log::warning(words);
 }
 
-stage_recovery::stage_recovery(node_group& group, bool may_begin_anew)
+stage_recovery::stage_recovery(node_group& group, joined_listening& doors,
+                               const optimizers::registry& known, bool may_begin_anew)
     : group_(group),
+      doors_(doors),
       ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),
+      here_(actors::spawn_keeper(group.system(), known)),
       core_(may_begin_anew) {}
 
 stage_recovery::~stage_recovery() {
-  if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
+  caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
 }
 
 result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group,
+                                                             joined_listening& doors,
+                                                             const optimizers::registry& known,
                                                              bool may_begin_anew) {
-  std::unique_ptr<stage_recovery> made(new stage_recovery(group, may_begin_anew));
+  std::unique_ptr<stage_recovery> made(new stage_recovery(group, doors, known, may_begin_anew));
   made->keepers_.resize(group.hosts().size());
-  if (group.hosts().size() == 1) made->here_ = actors::spawn_keeper(group.system());
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
     if (auto opened = made->open_keeper(place); !opened) return tl::unexpected(opened.error());
   return made;
@@ -86,12 +90,15 @@ std::vector<strong_actor_ptr> stage_recovery::keepers_from(std::size_t stage) co
   return all;
 }
 
-std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
-  if (here_) return {keepers_from(0)};
-  const auto second = second_keepers(group_.hosts_of_places());
+std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers(
+    const std::vector<bool>& lends) const {
   std::vector<std::vector<strong_actor_ptr>> all;
-  for (std::size_t stage = 0; stage < keepers_.size(); ++stage)
-    all.push_back({keepers_[stage], keepers_[second[stage]]});
+  for (const auto& beside : keepers_beside(group_.hosts_of_places(), lends)) {
+    std::vector<strong_actor_ptr> of{keepers_.at(all.size())};
+    if (beside.stage) of.push_back(keepers_.at(*beside.stage));
+    if (beside.trainer) of.push_back(caf::actor_cast<strong_actor_ptr>(here_));
+    all.push_back(std::move(of));
+  }
   return all;
 }
 
@@ -125,6 +132,7 @@ result<return_core::effect> stage_recovery::list_versions() {
 
 result<void> stage_recovery::replace(const std::vector<std::size_t>& places) {
   if (auto replaced = group_.replace(places); !replaced) return replaced;
+  if (auto settled = doors_.settle(); !settled) return settled;
   for (std::size_t place = 0; place < keepers_.size(); ++place)
     if (!keepers_[place])
       if (auto opened = open_keeper(place); !opened) return opened;

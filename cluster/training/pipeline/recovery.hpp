@@ -17,7 +17,9 @@
 #include "cluster/membership/node_group.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "cluster/recovery/throws_core.hpp"
+#include "cluster/training/stages/joined_listening.hpp"
 #include "messages/base/error.hpp"
+#include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
 
@@ -34,25 +36,28 @@ struct return_sources {
 
 /// Warns where a run is given several nodes on hosts, and the loss of one host would take all
 /// versions of a stage. On one machine that is so by nature, and nothing is said.
-void warn_of_shared_hosts(const trainer_config& config);
+void warn_of_shared_hosts(const placement_tables& config);
 
 /// Lets a run go on when it loses stages: their nodes are replaced. Where a version of each lost
 /// stage is left the others may go on; else all stages go back, as return_core decides. The
-/// versions of a stage are kept on its own node and on another one, on another host where there is
-/// one (see second_keepers), or where there is no other node in this process; so a stage is lost
-/// for good only with both (docs/recovery.md). Used by one thread.
+/// versions of a stage are kept on its own node, on another one, and in this process where that
+/// costs no copy (see keepers_beside); so a stage is lost for good only with all of these
+/// (docs/recovery.md). Used by one thread.
 class stage_recovery {
  public:
-  /// `group` outlives it. `may_begin_anew`: where what the run began from is gone. Errors: those of
-  /// the nodes.
-  [[nodiscard]] static result<std::unique_ptr<stage_recovery>> open(node_group& group,
-                                                                    bool may_begin_anew);
+  /// `group` and `doors`, which says where other nodes listen, outlive it. `known`: optimizers, for
+  /// the keeper in this process. `may_begin_anew`: where what the run began from is gone. Errors:
+  /// those of the nodes.
+  [[nodiscard]] static result<std::unique_ptr<stage_recovery>> open(
+      node_group& group, joined_listening& doors, const optimizers::registry& known,
+      bool may_begin_anew);
   stage_recovery(const stage_recovery&) = delete;
   stage_recovery& operator=(const stage_recovery&) = delete;
   ~stage_recovery();
 
-  /// Of each stage, for pipeline_options.
-  [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers() const;
+  /// Of each stage, its own node's first, for pipeline_options. `lends`: see keepers_beside.
+  [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers(
+      const std::vector<bool>& lends) const;
 
   /// Where the run goes on from, and where each stage's version is, if from versions.
   struct point {
@@ -91,7 +96,8 @@ class stage_recovery {
                                       const return_sources& sources);
 
  private:
-  stage_recovery(node_group& group, bool may_begin_anew);
+  stage_recovery(node_group& group, joined_listening& doors, const optimizers::registry& known,
+                 bool may_begin_anew);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
   [[nodiscard]] result<std::vector<stage_loss>> mend();
   [[nodiscard]] return_core::effect begin_return(const error& why);
@@ -116,9 +122,10 @@ class stage_recovery {
   [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_from(std::size_t stage) const;
 
   node_group& group_;
+  joined_listening& doors_;
   actors::requester ask_;
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
-  actors::keeper_actor here_;                   // where there is one node; else null
+  actors::keeper_actor here_;                   // in this process
   return_core core_;
   throws_core throws_;
   std::set<std::size_t> not_replayed_;  // whose stage was lost

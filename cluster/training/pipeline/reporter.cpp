@@ -8,11 +8,11 @@
 namespace troupe::cluster {
 namespace {
 
-progress_options progress_options_of(const trainer_config& config, const prepared_run& run) {
+progress_options progress_options_of(const train_config& train, const prepared_run& run) {
   auto options = progress_options_for(stderr);
   options.total_steps = run.steps;
   options.steps_per_epoch = static_cast<std::uint64_t>(
-      engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
+      engine::batch_count(run.data->size(engine::split::train), train.batch_size));
   return options;
 }
 
@@ -28,7 +28,7 @@ double median_of(std::vector<double> values) {
 
 result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
                                                  const prepared_run& run) {
-  auto out = run_reporter::open(config.observe, progress_options_of(config, run));
+  auto out = run_reporter::open(config.observe, progress_options_of(config.train, run));
   if (!out) return tl::unexpected(out.error());
   return std::unique_ptr<reporter>(new reporter(std::move(*out), config));
 }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -16,16 +15,21 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/training/data_source.hpp"
 #include "cluster/training/evaluated.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
+#include "cluster/training/pipeline/pipeline_run.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
+#include "cluster/training/pipeline/run_replay.hpp"
 #include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/pipeline/verify.hpp"
 #include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "cluster/training/stages/joined_listening.hpp"
 #include "cluster/training/stages/node_memory.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
 #include "cluster/training/stages/stage_places.hpp"
@@ -34,7 +38,6 @@
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
-#include "messages/base/near_miss.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::cluster {
@@ -42,12 +45,6 @@ namespace {
 
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
-
-/// What the user has been told of a run. Steps that are computed again are not told again.
-struct told_progress {
-  std::map<std::uint64_t, double> losses;  // of the last steps
-  std::uint64_t steps = 0, evaluated = 0;
-};
 
 actors::training training_of(const trainer_config& config, const prepared_run& run,
                              const start_point& from, const told_progress& told) {
@@ -91,36 +88,9 @@ void tell_traffic(node_group& group) {
              std::to_string(stats.bytes_received));
 }
 
-/// What became of losses.
-struct recovery_totals {
-  int replays = 0;                   // lost stages were replayed
-  int returns = 0;                   // all stages went back
-  std::uint64_t computed_again = 0;  // actions, by processes that had begun them before
-};
-
-/// What lasts as long as a run, while stages may come and go.
-struct run_parts {
-  node_group& group;
-  const application& program;
-  const trainer_config& config;
-  prepared_run& run;
-  run_control& control;
-  std::vector<actors::build_stage> orders;
-  engine::schedule_choice schedule;
-  std::unique_ptr<reporter> report;
-  actors::requester& ask;
-  checkpoint_keeper checkpoints;
-  std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
-  start_point beginning;
-  disk_access hosts;
-  std::optional<slice_disks> disks;  // none: checkpoints are in the trainer's folder
-  told_progress told;
-  recovery_totals recovered = {};
-};
-
 /// A step that was computed again gives the same loss where bits are promised, or something is
 /// wrong that nobody would see in the weights.
-void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
+void tell_step(pipeline_run& parts, std::uint64_t step, const actors::step_outcome& outcome) {
   constexpr std::size_t remembered = 4096;
   auto& told = parts.told;
   std::uint64_t again = 0;
@@ -148,68 +118,8 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
   if (parts.recovery) parts.group.fill_understudies();
 }
 
-/// Builds stages in the places of lost ones, and has them do their last steps. Returns the first of
-/// these. Errors: those of pipeline::replay.
-result<std::uint64_t> replay_all(run_parts& parts, actors::pipeline& stages,
-                                 const std::vector<stage_recovery::stage_loss>& lost) {
-  std::vector<actors::stage_replacement> built;
-  for (const auto& [place, versions, keeper] : lost) {
-    auto order = parts.orders.at(place);
-    order.weights_follow = true;
-    auto stage = parts.group.build_at(place, order);
-    if (!stage) return tl::unexpected(stage.error());
-    built.push_back({place, std::move(*stage), versions, keeper});
-  }
-  if (auto opened = open_again(parts.disks, parts.hosts); !opened)
-    return tl::unexpected(opened.error());
-  return stages.replay(built);
-}
-
-/// Has other processes do the last steps of the stages that were lost, also of those that are lost
-/// meanwhile. Errors: peer_lost, where all stages have to go back.
-result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why) {
-  if (!stages.can_replay()) return tl::unexpected(why);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto go_back = [&](const error& problem) {
-    if (problem.code != errc::peer_lost)
-      log::warning("no stage can be replayed, and all go back: " + problem.text);
-    return fail(errc::peer_lost, problem.text);
-  };
-  auto cause = why;
-  for (;;) {
-    const auto lost = parts.recovery->replace_lost(cause, parts.told.steps);
-    if (!lost) return go_back(lost.error());
-    if (lost->empty()) return tl::unexpected(cause);
-    const auto from = replay_all(parts, stages, *lost);
-    if (from) {
-      parts.recovery->replayed();
-      ++parts.recovered.replays;
-      std::vector<std::string> names;
-      for (const auto& each : *lost) names.push_back(parts.orders.at(each.place).name);
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      parts.report->print(joined_with_and(names) + (names.size() == 1 ? " is" : " are") +
-                          " replayed from step " + std::to_string(*from) +
-                          "; the other stages go on, " + format("%.1f s", took.count()) +
-                          " after the loss was known");
-      return {};
-    }
-    if (from.error().code != errc::peer_lost) return go_back(from.error());
-    cause = from.error();
-  }
-}
-
-/// A stage was lost, or its arithmetic has thrown: then it is lost, unless it did so before.
-result<void> on_loss(run_parts& parts, actors::pipeline& stages, const error& why) {
-  if (!parts.recovery) return tl::unexpected(why);
-  std::vector<std::string> names;
-  for (const auto& each : parts.orders) names.push_back(each.name);
-  return parts.recovery->fence(why, names).and_then([&] {
-    return replay(parts, stages, {errc::peer_lost, why.text});
-  });
-}
-
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
-result<void> train(run_parts& parts, actors::pipeline& stages, const start_point& from) {
+result<void> train(pipeline_run& parts, actors::pipeline& stages, const start_point& from) {
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
@@ -260,12 +170,12 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto terms = training_of(parts.config, run, from, parts.told);
   parts.control.stop.in_steps = true;
   const auto trained =
-      run.reader
-          ? actors::train(system, stages,
-                          actors::batch_source{run.reader, run.data->size(engine::split::train),
-                                               run.data->size(engine::split::test)},
-                          terms, events)
-          : actors::train(system, stages, run.data, terms, events);
+      run.distant ? actors::train(system, stages,
+                                  actors::batch_source{{},
+                                                       run.data->size(engine::split::train),
+                                                       run.data->size(engine::split::test)},
+                                  terms, events)
+                  : actors::train(system, stages, run.data, terms, events);
   if (!trained) return tl::unexpected(trained.error());
   return parts.control.saver.save_if_lost(saved);
 }
@@ -275,9 +185,10 @@ engine::sum_wish sums_wished(const trainer_config& config) {
           .network_is_trusted = config.link.network == network::trusted};
 }
 
-result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
+result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
   const auto& config = parts.config;
   const auto& run = parts.run;
+  if (auto read = read_data_again(parts); !read) return tl::unexpected(read.error());
   for (auto& each : parts.orders) {
     each.weights_follow = !from.versions.empty();
     each.metrics = engine::names_of(parts.program.info.known.metrics);
@@ -294,21 +205,22 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
                                .steps_before = from.steps_before,
                                .clip_norm = config.optimizer.clip_norm,
                                .pieces = {.bytes = bytes_at_once},
-                               .data = run.reader,
+                               .data = run.distant ? run.distant->reader() : actors::data_actor(),
                                .replicas = config.pipeline.replicas,
                                .logical_replicas = logical_replicas_of(config),
                                .shares_state = config.pipeline.zero > 0,
                                .synced_norm = config.train.batch_norm == norm_scope::sync,
                                .sums = sums_wished(config),
                                .keepers = parts.recovery
-                                              ? parts.recovery->keepers()
+                                              ? parts.recovery->keepers(lends_to_trainer(
+                                                    parts.group, config.link, are_lent_whole(run)))
                                               : std::vector<std::vector<caf::strong_actor_ptr>>(),
-                               .logs_edges = parts.recovery && !run.reader,
+                               .logs_edges = parts.recovery != nullptr,
                                .accumulate = config.train.accumulate});
 }
 
 /// What the program shows of its model, trained by the stages, and of its own actors.
-result<void> show(run_parts& parts, actors::pipeline& stages) {
+result<void> show(pipeline_run& parts, actors::pipeline& stages) {
   const auto& program = parts.program;
   const auto print = [&](const std::string& text) {
     if (!text.empty()) parts.report->print(text);
@@ -338,7 +250,7 @@ void tell_recovered(const recovery_totals& of) {
             std::to_string(of.computed_again) + " actions again");
 }
 
-void tell_end(run_parts& parts) {
+void tell_end(pipeline_run& parts) {
   tell_traffic(parts.group);
   parts.report->finish(parts.run.predicted);
   tell_recovered(parts.recovered);
@@ -347,7 +259,7 @@ void tell_end(run_parts& parts) {
 }
 
 /// Whoever interrupts a run that has no step left is told that nothing of it is missing.
-void tell_complete(run_parts& parts) {
+void tell_complete(pipeline_run& parts) {
   const auto steps = parts.run.steps;
   if (!parts.control.stop.wanted() || parts.told.steps < steps) return;
   const auto& config = parts.config;
@@ -367,7 +279,7 @@ void tell_complete(run_parts& parts) {
 
 /// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
 /// had not been composed.
-result<start_point> recover(run_parts& parts, const error& why,
+result<start_point> recover(pipeline_run& parts, const error& why,
                             std::optional<actors::pipeline>& stages, const start_point& before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
@@ -405,7 +317,7 @@ result<start_point> recover(run_parts& parts, const error& why,
 
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
 /// when stages are lost and that does not end the run.
-result<void> train_to_end(run_parts& parts, start_point from) {
+result<void> train_to_end(pipeline_run& parts, start_point from) {
   std::optional<actors::pipeline> stages;
   bool verified = false;  // before that the stages are as the run begins, lost or not
   const auto attempt = [&]() -> result<void> {
@@ -452,6 +364,16 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   }
 }
 
+/// Before there are stages: their nodes listen where those of others reach them.
+result<void> settle_doors(joined_listening& doors, node_group& group, actors::requester& ask,
+                          const trainer_config& config, bool wraps) {
+  if (auto settled = doors.settle(); !settled) return settled;
+  if (auto apart = check_listening(group, config); !apart) return apart;
+  if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
+  tell_edges(group, config);
+  return {};
+}
+
 }  // namespace
 
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
@@ -463,19 +385,18 @@ result<void> drive(node_group& group, const application& program, const trainer_
               config.pipeline.stages_in == placement::threads
                   ? "threads of this process"
                   : "link " + std::string(name_of(transport_of(config.link))));
-  if (auto apart = check_listening(group, config); !apart) return apart;
+  joined_listening doors(group, config);
   actors::requester ask(group.system(),
                         [&group](const caf::node_id& id) { return group.node().name_of(id); });
   const bool wraps = orders->front().slices.size() > 1;
-  if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
-  tell_edges(group, config);
+  if (auto met = settle_doors(doors, group, ask, config, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
   const disk_access hosts{group, ask, config, word_of_run()};
   auto on_hosts = settle_beginning(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
-  (*report)->expect_on_devices(device_memories(config, *orders),
+  (*report)->expect_on_devices(device_memories(config.pipeline, *orders),
                                needs_to_tell(program, config, run, *orders));
   if (run.predicted && config.observe.progress)
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
@@ -491,24 +412,25 @@ result<void> drive(node_group& group, const application& program, const trainer_
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
   if (config.train.on_fault == fault_policy::recover) {
     warn_of_shared_hosts(config);
-    recovery = stage_recovery::open(group, way_back::may_begin_anew(config));
+    recovery = stage_recovery::open(group, doors, program.info.known.optimizers,
+                                    way_back::may_begin_anew(config));
   }
   if (!recovery) return tl::unexpected(recovery.error());
-  run_parts parts{group,
-                  program,
-                  config,
-                  run,
-                  control,
-                  std::move(*orders),
-                  schedule,
-                  std::move(*report),
-                  ask,
-                  std::move(*keeper),
-                  std::move(*recovery),
-                  beginning_of(run, std::move(*on_hosts)),
-                  hosts,
-                  std::move(*disks),
-                  {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
+  pipeline_run parts{group,
+                     program,
+                     config,
+                     run,
+                     control,
+                     std::move(*orders),
+                     schedule,
+                     std::move(*report),
+                     ask,
+                     std::move(*keeper),
+                     std::move(*recovery),
+                     beginning_of(run, std::move(*on_hosts)),
+                     hosts,
+                     std::move(*disks),
+                     {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
   auto done = train_to_end(parts, parts.beginning);
   if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.steps);
   return done;

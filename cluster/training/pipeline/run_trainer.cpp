@@ -31,7 +31,7 @@ result<launch_choice> place_nodes(const application& program, const trainer_conf
 /// The config with what places stages, where nodes say their memory.
 result<trainer_config> with_places(const application& program, const trainer_config& config,
                                    const prepared_run& run) {
-  if (!names_memory(config)) return config;
+  if (!names_memory(config.cluster)) return config;
   auto placed = place_by_memory(program, config, run);
   if (!placed) return tl::unexpected(placed.error());
   return std::move(placed->config);
@@ -45,7 +45,7 @@ void tell_prediction(const prepared_run& run) {
 
 /// Where the stages run in processes or threads of this machine that no agent starts: agents know
 /// the cores of theirs.
-void warn_of_threads(const trainer_config& config) {
+void warn_of_threads(const placement_tables& config) {
   if (config.cluster.launch != launch_way::local || !config.cluster.nodes.empty()) return;
   const auto cores = std::thread::hardware_concurrency();
   if (const auto words = words_on_threads(thread_loads_of(config, cores).front(), cores);
@@ -58,7 +58,7 @@ using driver = std::function<result<void>(node_group&)>;
 result<run_end> drive_nodes(const application& program, const trainer_config& config,
                             actors::progress_settings progress, driver drive,
                             run_control& control) {
-  if (auto takes = checkpoint_keeper::try_folder(config); !takes)
+  if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   warn_of_threads(config);
   auto placed = place_nodes(program, config);
@@ -70,24 +70,25 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                     .drive = std::move(drive),
                     .understudies = config.cluster.understudies,
                     .own_messages = program.info.known.own_messages},
-                   config, control);
+                   config.checkpoint, config.cluster, control);
 }
 
 /// The process of a stage has the data: nothing is known of the run before that process is up.
 result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
                                       std::size_t stage, run_control& control) {
   const auto prepare_and_drive = [&](node_group& group) -> result<void> {
-    const auto data = open_data_at(group, stage, program, config);
-    if (!data) return tl::unexpected(data.error());
-    auto run = prepare(program, config, *data);
+    const auto distant = data_on_node::open(group, stage, program, config);
+    if (!distant) return tl::unexpected(distant.error());
+    auto run = prepare(program, config, (*distant)->data());
     if (!run) return tl::unexpected(run.error());
     if (run->is_complete) return {};
-    run->reader = (*data)->reader();
+    run->distant = *distant;
     if (!config.observe.profile_only) return drive(group, program, config, *run, control);
     tell_prediction(*run);
     return {};
   };
-  return drive_nodes(program, config, progress_of(config), prepare_and_drive, control);
+  return drive_nodes(program, config, progress_of(config.observe, config.train), prepare_and_drive,
+                     control);
 }
 
 }  // namespace
@@ -98,7 +99,8 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config);
-  const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
+  const auto stage_with_data =
+      stage_of_data(config, config.data, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
   if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
   auto data = open_data_here(program, config);

@@ -26,11 +26,11 @@ namespace {
 
 using engine::named_tensor;
 
-result<engine::batch> first_batch(const trainer_config& config, const prepared_run& run) {
-  const auto order = engine::epoch_order(run.data->size(engine::split::train), config.train.seed, 0,
-                                         config.data.shuffle);
-  auto batch =
-      run.data->read(engine::split::train, engine::batch_of(order, config.train.batch_size, 0));
+result<engine::batch> first_batch(const train_config& train, const data_config& data,
+                                  const prepared_run& run) {
+  const auto order =
+      engine::epoch_order(run.data->size(engine::split::train), train.seed, 0, data.shuffle);
+  auto batch = run.data->read(engine::split::train, engine::batch_of(order, train.batch_size, 0));
   if (batch && batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of the first batch could be read");
   return batch;
@@ -39,8 +39,8 @@ result<engine::batch> first_batch(const trainer_config& config, const prepared_r
 /// A thread with as many intra-op threads as a stage: their number may decide how sums are rounded.
 class reference_thread {
  public:
-  explicit reference_thread(const trainer_config& config)
-      : work_("verify", threads_per_stage(config.pipeline, std::thread::hardware_concurrency())) {}
+  explicit reference_thread(const pipeline_config& pipeline)
+      : work_("verify", threads_per_stage(pipeline, std::thread::hardware_concurrency())) {}
 
   /// Has it done there and waits. What it throws becomes an error.
   template <class Task>
@@ -118,7 +118,7 @@ class verifier {
         run_(run),
         weights_(run.blueprint, run.model.seed),
         places_(places_of(stages, run)),
-        thread_(config) {}
+        thread_(config.pipeline) {}
 
   /// Whether the stages have the weights that they begin with.
   result<void> check_weights(const char* what) {
@@ -155,7 +155,8 @@ class verifier {
         is_norm_synced(config_) ? actors::batches_of_groups(*parts, 0, 1, logical) : *parts;
     engine::sliced_step step(run_.ranges.size(),
                              [this](std::size_t slice) {
-                               return layers_before(weights_, run_.ranges[slice], config_, run_);
+                               return layers_before(weights_, run_.ranges[slice], config_.model,
+                                                    run_);
                              },
                              {.how = how,
                               .step = 1,
@@ -177,7 +178,7 @@ class verifier {
   using differences = std::map<std::string, engine::tensor_difference>;
 
   result<void> check_weights(std::uint32_t at, const char* what) {
-    const auto layers = layers_before(weights_, run_.ranges[at], config_, run_);
+    const auto layers = layers_before(weights_, run_.ranges[at], config_.model, run_);
     if (!layers) return tl::unexpected(layers.error());
     std::map<std::string, at::Tensor> expected;
     for (auto& each : engine::collect_weights(*layers)) expected.emplace(each.name, each.tensor);
@@ -318,9 +319,9 @@ result<void> verify(actors::pipeline& stages, const application& program,
         errc::bad_config,
         "verify: dropout draws for each micro-batch, but one process has to join those that "
         "batch norm normalizes together; leave out --verify, or batch_norm = \"sync\"");
-  const auto batch = first_batch(config, run);
+  const auto batch = first_batch(config.train, config.data, run);
   if (!batch) return tl::unexpected(batch.error());
-  const auto how = stage_options_of(config, program.info.known);
+  const auto how = stage_options_of(config.train, config.model, program.info.known);
   if (!how) return tl::unexpected(how.error());
   verifier both(stages, config, run);
   if (auto same = both.check_weights("a stage does not begin with the weights it should: "); !same)

@@ -23,15 +23,13 @@ std::vector<std::uint64_t> steps_in(const std::filesystem::path& folder) {
 
 }  // namespace
 
-bool resumes_newest_of_hosts(const trainer_config& config) {
-  const auto& kept = config.checkpoint;
+bool resumes_newest_of_hosts(const checkpoint_config& kept) {
   const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
   return kept.storage == checkpoint_storage::local && is_asked;
 }
 
-bool lacks_manifests(const trainer_config& config) {
-  const auto& kept = config.checkpoint;
-  if (!resumes_newest_of_hosts(config)) return false;
+bool lacks_manifests(const checkpoint_config& kept) {
+  if (!resumes_newest_of_hosts(kept)) return false;
   const checkpoint_folder folder(kept.dir);
   const auto steps = folder.steps();
   if (!steps) return false;
@@ -39,19 +37,19 @@ bool lacks_manifests(const trainer_config& config) {
          !read_manifest(folder.path_of(steps->front()) / checkpoint_folder::manifest_name);
 }
 
-result<void> check_complete(const trainer_config& config, std::uint64_t steps,
+result<void> check_complete(const checkpoint_config& kept, const train_config& train,
+                            const setting_places& places, std::uint64_t steps,
                             const std::filesystem::path& folder) {
   const auto has_all = folder.string() + " has all " + std::to_string(steps) + " steps of this run";
-  const auto& save = config.train.save;
+  const auto& save = train.save;
   std::error_code absent;
-  if (config.checkpoint.resume != "auto")
-    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " + has_all +
+  if (kept.resume != "auto")
+    return fail(errc::bad_config, places.of("checkpoint.resume") + ": " + has_all +
                                       "; give it more (--steps, --epochs)");
   if (!save.empty() && !std::filesystem::exists(save, absent))
-    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " + has_all +
-                                      ", but " + save.string() +
-                                      " is not there; troupe checkpoint export " + folder.string() +
-                                      " " + save.string() + " writes it");
+    return fail(errc::bad_config, places.of("checkpoint.resume") + ": " + has_all + ", but " +
+                                      save.string() + " is not there; troupe checkpoint export " +
+                                      folder.string() + " " + save.string() + " writes it");
   log::info(has_all + ": nothing is left to do");
   return {};
 }
@@ -60,7 +58,7 @@ result<run_beginning> find_beginning(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,
                                      const data_record& data, std::uint64_t steps, bool evaluates) {
   auto resumed = find_resumed(config, model_options, data);
-  if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config)) {
+  if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config.checkpoint)) {
     log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
     return run_beginning{};
   }
@@ -80,7 +78,9 @@ result<run_beginning> find_beginning(const trainer_config& config,
               " steps of this run: its last evaluation is left to do");
     return run_beginning{std::move(*resumed)};
   }
-  if (auto fine = check_complete(config, steps, folder); !fine) return tl::unexpected(fine.error());
+  if (auto fine = check_complete(config.checkpoint, config.train, config.places, steps, folder);
+      !fine)
+    return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
 }
 

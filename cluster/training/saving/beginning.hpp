@@ -21,14 +21,15 @@ struct run_beginning {
 
 /// Whether the run is to go on from the newest checkpoint whose manifest the trainer's folder or a
 /// host has: with slices on the hosts' own disks they keep copies.
-[[nodiscard]] bool resumes_newest_of_hosts(const trainer_config& config);
+[[nodiscard]] bool resumes_newest_of_hosts(const checkpoint_config& kept);
 
 /// Whether that is known to be needed: the trainer's folder has none, or its newest cannot be read.
-[[nodiscard]] bool lacks_manifests(const trainer_config& config);
+[[nodiscard]] bool lacks_manifests(const checkpoint_config& kept);
 
 /// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
 /// command until the run is done. Errors: bad_config.
-[[nodiscard]] result<void> check_complete(const trainer_config& config, std::uint64_t steps,
+[[nodiscard]] result<void> check_complete(const checkpoint_config& kept, const train_config& train,
+                                          const setting_places& places, std::uint64_t steps,
                                           const std::filesystem::path& folder);
 
 /// Finds it for a run of so many steps, and says so where there is none. One that has all steps is

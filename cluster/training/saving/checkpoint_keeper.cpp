@@ -239,7 +239,7 @@ result<void> check_settings(const whole_checkpoint& of, const trainer_config& co
                                       value + ", and this one has " + ours->second +
                                       ": give it the same, or " + remedy_of_others(of.folder));
   }
-  return check_data(of, config, data);
+  return check_data(of, config.places, config.data, data);
 }
 
 result<std::optional<whole_checkpoint>> find_resumed(
@@ -267,10 +267,11 @@ checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
   settings_.insert(data.begin(), data.end());
 }
 
-result<void> checkpoint_keeper::try_folder(const trainer_config& config) {
-  if (config.checkpoint.dir.empty()) return {};
-  const auto taken = checkpoint_folder(config.checkpoint.dir).prepare();
-  if (!taken) return tl::unexpected(config.places.blame("checkpoint.dir", taken.error()));
+result<void> checkpoint_keeper::try_folder(const checkpoint_config& kept,
+                                           const setting_places& places) {
+  if (kept.dir.empty()) return {};
+  const auto taken = checkpoint_folder(kept.dir).prepare();
+  if (!taken) return tl::unexpected(places.blame("checkpoint.dir", taken.error()));
   return {};
 }
 

@@ -65,7 +65,8 @@ class checkpoint_keeper {
 
   /// Whether checkpoints can be written into the folder that [checkpoint] names, if it names one:
   /// what `open` refuses later, before other hosts are asked for anything. Errors: as `open`.
-  [[nodiscard]] static result<void> try_folder(const trainer_config& config);
+  [[nodiscard]] static result<void> try_folder(const checkpoint_config& kept,
+                                               const setting_places& places);
 
   /// `config` outlives it. `steps`: that are in what the run begins with. Errors: io_failed, where
   /// no checkpoint can be written, or another run has the folder.

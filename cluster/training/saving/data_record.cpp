@@ -45,8 +45,8 @@ std::vector<std::int64_t> readable_of(const std::vector<std::int64_t>& indices, 
 
 }  // namespace
 
-result<data_record> record_of(const trainer_config& config, const engine::dataset& data) {
-  if (config.checkpoint.dir.empty() && config.checkpoint.resume.empty()) return data_record();
+result<data_record> record_of(const checkpoint_config& kept, const engine::dataset& data) {
+  if (kept.dir.empty() && kept.resume.empty()) return data_record();
   auto digest = data.digest();
   if (!digest) return tl::unexpected(digest.error());
   data_record made{{train_name, std::to_string(data.size(engine::split::train))},
@@ -60,11 +60,11 @@ std::string remedy_of_others(const std::filesystem::path& checkpoint) {
          " FILE, then --init FILE)";
 }
 
-result<void> check_data(const whole_checkpoint& of, const trainer_config& config,
-                        const data_record& own) {
+result<void> check_data(const whole_checkpoint& of, const setting_places& places,
+                        const data_config& how, const data_record& own) {
   const auto what = difference(of.manifest.settings, own);
   if (what.empty()) return {};
-  return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " + config.data.source +
+  return fail(errc::bad_config, places.of("checkpoint.resume") + ": " + how.source +
                                     " has changed since " + of.folder.string() +
                                     " was written: " + what + "; give the run what it was, or " +
                                     remedy_of_others(of.folder));

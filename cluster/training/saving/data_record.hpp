@@ -17,7 +17,7 @@ using data_record = std::map<std::string, std::string>;
 
 /// Empty for a run that neither writes checkpoints nor begins from one. Errors: those of
 /// engine::dataset::digest.
-[[nodiscard]] result<data_record> record_of(const trainer_config& config,
+[[nodiscard]] result<data_record> record_of(const checkpoint_config& kept,
                                             const engine::dataset& data);
 
 /// What is left to a user whose run is another one than the checkpoint's: the end of a sentence.
@@ -25,8 +25,8 @@ using data_record = std::map<std::string, std::string>;
 
 /// Whether the data are those of the checkpoint's run, as far as both are known. Errors: bad_config
 /// with what they were.
-[[nodiscard]] result<void> check_data(const whole_checkpoint& of, const trainer_config& config,
-                                      const data_record& own);
+[[nodiscard]] result<void> check_data(const whole_checkpoint& of, const setting_places& places,
+                                      const data_config& how, const data_record& own);
 
 /// Says where samples can be read that the checkpoint's run had left out; empty: nothing is to be
 /// said. No reason to refuse the checkpoint: a run that had not ended would read them from here on

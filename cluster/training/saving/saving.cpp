@@ -6,8 +6,8 @@
 namespace troupe::cluster {
 namespace {
 
-std::filesystem::path folder_of_settings(const trainer_config& config) {
-  const auto& files = config.config_files;
+/// `files`: what --config named.
+std::filesystem::path folder_of_settings(const std::vector<std::filesystem::path>& files) {
   const auto folder = files.empty() ? std::filesystem::path() : files.back().parent_path();
   return folder.empty() ? std::filesystem::path(".") : folder;
 }
@@ -26,14 +26,15 @@ class saving {
 
 }  // namespace
 
-run_saver::run_saver(const trainer_config& config, interruption& stop)
-    : config_(config),
+run_saver::run_saver(const train_config& train,
+                     const std::vector<std::filesystem::path>& config_files, interruption& stop)
+    : train_(train),
       stop_(stop),
-      saver_(config.train.save, {folder_of_settings(config)}, state_file_of) {}
+      saver_(train.save, {folder_of_settings(config_files)}, state_file_of) {}
 
 result<void> run_saver::save(std::uint64_t steps, bool any_applied, const saved_parts& parts,
                              const printer& print) {
-  const auto& file = config_.train.save;
+  const auto& file = train_.save;
   if (file.empty()) return {};
   if (stop_.wanted() && !any_applied) {
     print("interrupted before a step was applied: nothing was saved, and " + file.string() +

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
@@ -28,8 +30,9 @@ struct saved_parts {
 /// thread.
 class run_saver {
  public:
-  /// `config` and `stop` outlive it.
-  run_saver(const trainer_config& config, interruption& stop);
+  /// `train` and `stop` outlive it. `config_files`: what --config named.
+  run_saver(const train_config& train, const std::vector<std::filesystem::path>& config_files,
+            interruption& stop);
 
   using printer = std::function<void(const std::string& line)>;
 
@@ -52,7 +55,7 @@ class run_saver {
   /// Sums up what became of both.
   void sum_up(bool has_state);
 
-  const trainer_config& config_;
+  const train_config& train_;
   interruption& stop_;
   engine::anywhere_saver saver_;
   std::optional<engine::saved_file> weights_;  // none: they are nowhere
@@ -68,7 +71,8 @@ struct run_control {
   interruption stop;
   run_saver saver;
 
-  explicit run_control(const trainer_config& config) : saver(config, stop) {}
+  explicit run_control(const trainer_config& config)
+      : saver(config.train, config.config_files, stop) {}
 };
 
 }  // namespace troupe::cluster

@@ -171,11 +171,11 @@ result<std::vector<std::string>> slice_disks::folders_of(const std::string& chec
   return folders;
 }
 
-std::vector<fs::path> slice_folders_of(const trainer_config& config,
+std::vector<fs::path> slice_folders_of(const cluster_config& cluster,
                                        const std::vector<std::string>& hosts, const fs::path& dir) {
   std::vector<fs::path> folders;
   for (const auto& host : hosts) {
-    const auto& nodes = config.cluster.nodes;
+    const auto& nodes = cluster.nodes;
     const auto node = std::ranges::find(nodes, host, &node_entry::name);
     const bool is_own = node != nodes.end() && !node->checkpoint_dir.empty();
     folders.push_back(is_own ? node->checkpoint_dir : fs::absolute(dir));

@@ -42,7 +42,7 @@ struct slice_disks {
 /// Where the host of each stage keeps slices: in the node's own folder for checkpoints, else in
 /// `dir`. `hosts`: see node_group::hosts_of_places.
 [[nodiscard]] std::vector<std::filesystem::path> slice_folders_of(
-    const trainer_config& config, const std::vector<std::string>& hosts,
+    const cluster_config& cluster, const std::vector<std::string>& hosts,
     const std::filesystem::path& dir);
 
 /// A word for `open_disks` that no other run has.

@@ -38,15 +38,16 @@ struct node_needs {
 
 /// Of those nodes whose memory some stage computes in, by their numbers.
 result<std::map<std::size_t, node_needs>> needs_of_nodes(
-    const application& program, const trainer_config& config, const prepared_run& run,
-    const std::vector<actors::build_stage>& orders, const std::vector<std::size_t>& places) {
-  const auto entry = program.info.known.optimizers.find(config.optimizer.name);
+    const application& program, const pipeline_config& pipeline, const optimizer_config& optimizer,
+    const prepared_run& run, const std::vector<actors::build_stage>& orders,
+    const std::vector<std::size_t>& places) {
+  const auto entry = program.info.known.optimizers.find(optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
-  const auto options = optimizers::complete(*entry, config.optimizer.options);
+  const auto options = optimizers::complete(*entry, optimizer.options);
   if (!options) return tl::unexpected(options.error());
   const auto kept = actors::tensors_a_parameter(*entry, *options);
   if (!kept) return tl::unexpected(kept.error());
-  const auto names = stage_names_of(config.pipeline);
+  const auto names = stage_names_of(pipeline);
   std::map<std::size_t, node_needs> out;
   for (std::size_t i = 0; i < orders.size(); ++i) {
     auto& node = out[places.at(i)];
@@ -76,7 +77,7 @@ struct asked_node {
 };
 
 std::vector<asked_node> ask_nodes(node_group& group, actors::requester& ask,
-                                  const trainer_config& config,
+                                  const cluster_config& cluster,
                                   const std::map<std::size_t, node_needs>& needs) {
   std::map<std::size_t, actors::future<actors::memory_told>> answers;
   for (const auto& [node, each] : needs)
@@ -88,7 +89,7 @@ std::vector<asked_node> ask_nodes(node_group& group, actors::requester& ask,
   for (const auto& [node, answer] : answers) {
     const auto told = answer.get();
     if (!told) continue;  // a node that is lost meanwhile: whoever needs it next tells
-    out.push_back({config.cluster.nodes.at(node).name,
+    out.push_back({cluster.nodes.at(node).name,
                    needs.at(node),
                    told->host,
                    {.bytes = told->bytes,
@@ -111,7 +112,7 @@ result<std::vector<engine::stage_memory>> predict(const application& program,
                                                   const trainer_config& config,
                                                   const prepared_run& run) {
   if (!config.cluster.stage_needs.empty()) return config.cluster.stage_needs;
-  if (run.reader) return std::vector<engine::stage_memory>();  // the data are elsewhere
+  if (run.distant) return std::vector<engine::stage_memory>();  // the data are elsewhere
   return expect_memory(program, config, run).map([](expected_memory memory) {
     if (!memory.why_not.empty())
       log::debug("what the stages take with activations is not predicted: " + memory.why_not);
@@ -120,13 +121,13 @@ result<std::vector<engine::stage_memory>> predict(const application& program,
 }
 
 /// What all layers give for a batch, in bytes, known by their shapes alone.
-double given_bytes(const prepared_run& run, const trainer_config& config) {
+double given_bytes(const prepared_run& run, const train_config& train) {
   constexpr double value = 4;
   auto shape = run.data->sample_shape();
   double all = 0;
   for (const auto& each : run.layers) {
     static_cast<void>(each->macs(shape));
-    double values = static_cast<double>(config.train.batch_size);
+    double values = static_cast<double>(train.batch_size);
     for (const auto side : shape) values *= static_cast<double>(side);
     all += values * value;
   }
@@ -160,8 +161,8 @@ result<void> check_threads(const application& program, const trainer_config& con
                            const prepared_run& run, const std::vector<actors::build_stage>& orders,
                            const engine::free_memory& room) {
   constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
-  const auto all =
-      needs_of_nodes(program, config, run, orders, std::vector<std::size_t>(orders.size()));
+  const auto all = needs_of_nodes(program, config.pipeline, config.optimizer, run, orders,
+                                  std::vector<std::size_t>(orders.size()));
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
@@ -189,7 +190,7 @@ result<void> check_threads(const application& program, const trainer_config& con
 result<void> check_here(const application& program, const trainer_config& config,
                         const prepared_run& run, const std::vector<actors::build_stage>& orders) {
   const auto room = engine::read_free_memory();
-  if (!run.reader)
+  if (!run.distant)
     if (auto fits = check_batch(config, *run.data, room); !fits) return fits;
   const auto samples = std::min(config.train.batch_size, run.data->size(engine::split::train));
   const auto parts = static_cast<std::int64_t>(run.microbatches);
@@ -209,12 +210,13 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
     if (auto fits = check_here(program, config, run, orders); !fits) return fits;
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return {};  // there are no nodes
-  const auto needs = needs_of_nodes(program, config, run, orders, *places);
+  const auto needs =
+      needs_of_nodes(program, config.pipeline, config.optimizer, run, orders, *places);
   if (!needs) return tl::unexpected(needs.error());
-  const auto nodes = ask_nodes(group, ask, config, *needs);
+  const auto nodes = ask_nodes(group, ask, config.cluster, *needs);
   for (const auto& node : nodes)
     if (auto fits = check_least(node); !fits) return fits;
-  if (are_roomy(nodes, given_bytes(run, config))) return {};
+  if (are_roomy(nodes, given_bytes(run, config.train))) return {};
   const auto predicted = predict(program, config, run);
   if (!predicted) return tl::unexpected(predicted.error());
   for (const auto& node : nodes)

@@ -65,9 +65,9 @@ result<std::vector<actors::build_stage>> orders_for(const trainer_config& config
   return orders;
 }
 
-std::vector<std::string> device_memories(const trainer_config& config,
+std::vector<std::string> device_memories(const pipeline_config& pipeline,
                                          const std::vector<actors::build_stage>& orders) {
-  const bool shares_process = config.pipeline.stages_in == placement::threads;
+  const bool shares_process = pipeline.stages_in == placement::threads;
   std::vector<std::string> memories;
   for (const auto& order : orders) {
     if (!shares_process)
@@ -83,7 +83,7 @@ std::vector<std::string> device_memories(const trainer_config& config,
 
 actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
   using engine::work_kind;
-  auto settings = progress_of(config);
+  auto settings = progress_of(config.observe, config.train);
   if (!run.predicted) return settings;
   const auto names = stage_names_of(config.pipeline);
   for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {

@@ -18,7 +18,7 @@ namespace troupe::cluster {
 /// Whose count each stage's device memory is: its process's own, or where stages are threads of one
 /// process that of their device.
 [[nodiscard]] std::vector<std::string> device_memories(
-    const trainer_config& config, const std::vector<actors::build_stage>& orders);
+    const pipeline_config& pipeline, const std::vector<actors::build_stage>& orders);
 
 /// How long the stages may take: by their own past, and their prediction if there is one.
 [[nodiscard]] actors::progress_settings stage_progress_of(const trainer_config& config,

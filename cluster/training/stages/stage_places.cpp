@@ -13,38 +13,59 @@
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+/// What carries frames between the processes that are met there.
+messages::link_transport carrier_between(const std::string& one, const std::string& other,
+                                         const link_config& config) {
+  using messages::meeting_place;
+  return messages::meet_inside(meeting_place::parse(one), meeting_place::parse(other))
+             ? messages::link_transport::shm
+             : transport_of(config);
+}
+
+std::string address_of_place(node_group& group, std::size_t place) {
+  return group.node().address_of(group.hosts().at(place)).address;
+}
+
+}  // namespace
 
 void tell_edges(node_group& group, const trainer_config& config) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return;  // there are no nodes
   const auto names = stage_names_of(config.pipeline);
-  const auto place = [&](std::size_t i) {
-    return messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address);
-  };
   const auto stage = [&](std::size_t i) {
-    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " + place(i).outside +
-           ")";
+    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
+           messages::meeting_place::parse(address_of_place(group, i)).outside + ")";
   };
   for (std::size_t i = 0; i + 1 < places->size(); ++i) {
     if ((i + 1) % config.pipeline.stages == 0) continue;
-    const auto carrier = messages::meet_inside(place(i), place(i + 1))
-                             ? messages::link_transport::shm
-                             : transport_of(config.link);
+    const auto carrier =
+        carrier_between(address_of_place(group, i), address_of_place(group, i + 1), config.link);
     log::info(stage(i) + " -> " + stage(i + 1) + ": " + std::string(messages::name_of(carrier)));
   }
 }
 
-result<void> check_listening(node_group& group, const trainer_config& config) {
+std::vector<bool> lends_to_trainer(node_group& group, const link_config& link, bool are_whole) {
+  const bool can_lend = are_whole && group.node().memory() != nullptr;
+  std::vector<bool> lends;
+  for (std::size_t place = 0; place < group.hosts().size(); ++place)
+    lends.push_back(can_lend &&
+                    carrier_between(group.node().address(), address_of_place(group, place), link) ==
+                        messages::link_transport::shm);
+  return lends;
+}
+
+result<void> check_listening(node_group& group, const placement_tables& config) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places || !is_over_hosts(config.cluster.launch)) return {};
   const auto names = stage_names_of(config.pipeline);
   std::vector<listening> all;
   for (std::size_t i = 0; i < places->size(); ++i) {
     const auto& node = config.cluster.nodes[places->at(i)];
-    all.push_back(
-        {names.at(i), node.name, address_of_host(host_of_user(node.host)).value_or(node.host),
-         messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address)
-             .outside});
+    all.push_back({names.at(i), node.name,
+                   address_of_host(host_of_user(node.host)).value_or(node.host),
+                   messages::meeting_place::parse(address_of_place(group, i)).outside});
   }
   return check_addresses(all);
 }

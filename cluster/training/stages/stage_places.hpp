@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "messages/base/error.hpp"
@@ -9,8 +11,13 @@ namespace troupe::cluster {
 /// Says which nodes the stages are on, and what carries what they send each other.
 void tell_edges(node_group& group, const trainer_config& config);
 
+/// Of each stage's place: whether its process, as it is now, lends memory to this one instead of
+/// copying what it sends. `are_whole`: see are_lent_whole; without that none does.
+[[nodiscard]] std::vector<bool> lends_to_trainer(node_group& group, const link_config& link,
+                                                 bool are_whole);
+
 /// Before the first step of a run over hosts: where a stage listens, no other machine does. Errors:
 /// see check_addresses.
-[[nodiscard]] result<void> check_listening(node_group& group, const trainer_config& config);
+[[nodiscard]] result<void> check_listening(node_group& group, const placement_tables& config);
 
 }  // namespace troupe::cluster

@@ -36,7 +36,7 @@ struct way {
 
 class reach_check {
  public:
-  reach_check(node_group& group, actors::requester& ask, const trainer_config& config,
+  reach_check(node_group& group, actors::requester& ask, const placement_tables& config,
               std::vector<std::size_t> places)
       : group_(group),
         ask_(ask),
@@ -155,7 +155,7 @@ class reach_check {
 
 }  // namespace
 
-result<void> check_reach(node_group& group, actors::requester& ask, const trainer_config& config,
+result<void> check_reach(node_group& group, actors::requester& ask, const placement_tables& config,
                          bool wraps) {
   const auto& how = config.cluster;
   if (how.launch == launch_way::local) return {};  // all are on this machine

@@ -13,6 +13,6 @@ namespace troupe::cluster {
 /// seconds. `wraps`: the last stage also speaks to the first. Errors: address_unavailable naming
 /// both stages and nodes, the address, why, and what to do.
 [[nodiscard]] result<void> check_reach(node_group& group, actors::requester& ask,
-                                       const trainer_config& config, bool wraps);
+                                       const placement_tables& config, bool wraps);
 
 }  // namespace troupe::cluster

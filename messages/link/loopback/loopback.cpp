@@ -60,7 +60,9 @@ class loopback_link final : public link {
 
   result<std::string> listen(const std::string& address) override {
     auto bound = network_->add(address, engine_);
-    if (bound) listening_at_ = *bound;
+    if (!bound) return bound;
+    if (!listening_at_.empty()) network_->remove(listening_at_);
+    listening_at_ = *bound;
     return bound;
   }
 

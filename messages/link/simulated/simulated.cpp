@@ -195,7 +195,9 @@ class simulated_link final : public link {
 
   result<std::string> listen(const std::string& address) override {
     auto bound = network_->add(address, node_);
-    if (bound) listening_at_ = *bound;
+    if (!bound) return bound;
+    forget_address();
+    listening_at_ = *bound;
     return bound;
   }
   void connect(const std::string& address, std::chrono::milliseconds timeout,

@@ -104,18 +104,18 @@ key_share engine::share_to_show(clock::time_point now) {
 
 result<std::string> engine::listen(const std::optional<door::address>& where,
                                    const std::string& text) {
-  if (outside_.listener) return fail(errc::address_unavailable, "the link listens already");
   if (auto opened = open(
           outside_, where ? door::listener::open(*where, text) : door::listener::open_private(),
           outside_tag);
       !opened) {
     return tl::unexpected(std::move(opened.error()));
   }
+  is_screened_ = false;  // the new one is not
   meeting_place met{.outside = outside_.listener->text()};
   if (inside_ && !this_machine().empty()) {
-    if (auto opened = open(*inside_, door::listener::open_private(), inside_tag); !opened) {
-      return tl::unexpected(std::move(opened.error()));
-    }
+    if (!inside_->listener)
+      if (auto opened = open(*inside_, door::listener::open_private(), inside_tag); !opened)
+        return tl::unexpected(std::move(opened.error()));
     met.inside = inside_->listener->text();
     met.machine = this_machine();
   }
@@ -124,12 +124,13 @@ result<std::string> engine::listen(const std::optional<door::address>& where,
 
 result<void> engine::open(entrance& at, result<door::listener> door, std::uint64_t tag) {
   if (!door) return tl::unexpected(std::move(door.error()));
-  at.listener.emplace(std::move(*door));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = tag;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, at.listener->fd(), &event) == 0) return {};
-  return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, door->fd(), &event) != 0)
+    return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
+  at.listener.emplace(std::move(*door));  // epoll forgets the one before, which is closed
+  return {};
 }
 
 template <class From>

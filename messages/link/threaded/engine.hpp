@@ -43,7 +43,8 @@ class engine {
   /// Completes what is in flight with errc::cancelled and closes every connection.
   ~engine();
 
-  /// nullopt: at a fresh private name, as the second door always is. Gives a meeting_place.
+  /// nullopt: at a fresh private name, as the second door always is. Called again, it moves the
+  /// first door. Gives a meeting_place.
   [[nodiscard]] result<std::string> listen(const std::optional<door::address>& where,
                                            const std::string& text);
   void connect(const door::address& where, std::string name, std::chrono::milliseconds timeout,

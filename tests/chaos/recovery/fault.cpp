@@ -188,8 +188,11 @@ std::vector<fault_row> rows_of_a_reader() {
 }  // namespace
 
 std::vector<fault_row> fault_rows(const run_shape& of) {
-  if (!of.recovers) return rows_of_a_reader();
   auto rows = rows_of_stages(of.places);
+  if (of.has_reader) {
+    const auto of_reader = rows_of_a_reader();
+    rows.insert(rows.end(), of_reader.begin(), of_reader.end());
+  }
   rows.push_back({replacement, means::kill, {joining}});
   rows.push_back({replacement, means::stop, {joining}});
   rows.push_back(
@@ -245,12 +248,11 @@ std::vector<fault> draw_host_faults(choices& random, std::size_t count, bool wit
 std::vector<fault> draw_faults(choices& random, const run_shape& of, std::size_t count) {
   const auto rows = fault_rows(of);
   std::vector<fault> made;
-  if (of.recovers && random.below(5) == 0)
-    made.push_back(draw_one(random, rows, {starting, building}));
+  if (random.below(5) == 0) made.push_back(draw_one(random, rows, {starting, building}));
   auto in_the_middle = any_time;
   in_the_middle.insert(in_the_middle.end(), {step, joining});
   while (made.size() < count) made.push_back(draw_one(random, rows, in_the_middle));
-  if (of.recovers && random.below(4) == 0) made.back() = draw_one(random, rows, {saving});
+  if (random.below(4) == 0) made.back() = draw_one(random, rows, {saving});
   return made;
 }
 

@@ -20,8 +20,8 @@ enum class target : std::uint8_t {
   all_stages,
   replacement,  ///< The process that is to take a lost stage's place.
   understudy,   ///< One that waits.
-  reader,       ///< The stage that reads the data, of a run that ends with it.
-  trainer,      ///< With the coordinator and, but for such a run, the reading of data.
+  reader,       ///< The stage that reads the data.
+  trainer,      ///< With the coordinator and, where no stage does, the reading of data.
   checkpoints,  ///< The disk that they are on.
   clock,        ///< Of the day, for all processes.
   stage_there,  ///< A stage on another host.
@@ -99,7 +99,7 @@ struct fault_row {
 struct run_shape {
   std::size_t places = 1;  ///< Stage processes.
   bool has_understudies = false;
-  bool recovers = true;  ///< Else a stage reads the data, and its loss ends the run.
+  bool has_reader = false;  ///< The first stage reads the data.
 };
 
 /// Every row that such a run can have.

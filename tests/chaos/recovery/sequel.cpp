@@ -122,10 +122,8 @@ const std::vector<storm_subject>& storm_subjects() {
        names_of(3),
        storm_of({"--stages", "3", "--link", "shm"}),
        {"--understudies", std::to_string(storm_understudies)}},
-      {.name = "data-node",
-       .stages = names_of(3),
-       .arguments = storm_of({"--stages", "3", "--link", "shm", "--data-node", "stage-0"}),
-       .recovers = false},
+      {"data-node", names_of(3),
+       storm_of({"--stages", "3", "--link", "shm", "--data-node", "stage-0"})},
       {"one-shm", names_of(1), storm_of({"--stages", "1", "--link", "shm"})}};
   return all;
 }
@@ -145,10 +143,12 @@ bool is_over_hosts(const std::string& name) {
 }
 
 run_shape shape_of(const storm_subject& what) {
-  const auto& more = what.when_disturbed;
+  const auto has = [](const std::vector<std::string>& all, const char* flag) {
+    return std::ranges::find(all, flag) != all.end();
+  };
   return {.places = what.stages.size(),
-          .has_understudies = std::ranges::find(more, "--understudies") != more.end(),
-          .recovers = what.recovers};
+          .has_understudies = has(what.when_disturbed, "--understudies"),
+          .has_reader = has(what.arguments, "--data-node")};
 }
 
 std::vector<fault_row> fault_rows_of(const storm_subject& what) {

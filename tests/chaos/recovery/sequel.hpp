@@ -20,7 +20,6 @@ struct storm_subject {
   std::vector<std::string> stages;
   std::vector<std::string> arguments;
   std::vector<std::string> when_disturbed = {};  ///< More, for runs that something happens to.
-  bool recovers = true;                          ///< Else a lost stage ends it.
 };
 [[nodiscard]] const std::vector<storm_subject>& storm_subjects();
 /// A run for three hosts.

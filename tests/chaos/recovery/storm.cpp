@@ -1,6 +1,7 @@
 #include "tests/chaos/recovery/storm.hpp"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -56,7 +57,7 @@ std::string growth_of(const std::map<std::string, std::size_t>& before,
 bool may_end_the_run(const fault& what, moment met) {
   const bool before_steps =
       met == moment::starting || met == moment::joining || met == moment::building;
-  return what.whom == target::trainer || what.whom == target::reader || before_steps;
+  return what.whom == target::trainer || before_steps;
 }
 
 /// One storm as it goes on, launch by launch.
@@ -69,7 +70,8 @@ class storm {
     places_ = {.marks = folder_ / "marks", .disk = folder_ / "disk"};
     places_.outside = weather_.get();
     if (small_disk::works()) places_.filled_up = &disk_.emplace(places_.disk, disk_bytes);
-    if (memory_group::work()) places_.group = &group_.emplace();
+    if (memory_group::unavailable().empty())
+      places_.group = &group_.emplace("troupe-" + std::to_string(::getpid()), most_taken);
   }
 
   storm_outcome blow() {
@@ -121,10 +123,10 @@ bool storm::launch() {
   for (const auto& each : fs::directory_iterator(places_.marks)) fs::remove(each);
   scene run(TROUPE_STORMY,
             with(with(what_.arguments, what_.when_disturbed),
-                 {"--save", folder_ / "weights", "--json", json, "--on-fault",
-                  what_.recovers ? "recover" : "stop", "--checkpoint-dir", places_.kept(),
-                  "--checkpoint-every", std::to_string(storm_checkpoints), "--checkpoint-keep", "2",
-                  "--resume", "auto", "--join-timeout", "10"}),
+                 {"--save", folder_ / "weights", "--json", json, "--on-fault", "recover",
+                  "--checkpoint-dir", places_.kept(), "--checkpoint-every",
+                  std::to_string(storm_checkpoints), "--checkpoint-keep", "2", "--resume", "auto",
+                  "--join-timeout", "10"}),
             std::move(environment), json);
   hit_.clear();
   understudies_end_ = false;

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,16 +17,6 @@ namespace troupe::chaos {
 namespace {
 
 namespace fs = std::filesystem;
-
-const fs::path groups = "/sys/fs/cgroup/memory";
-constexpr std::size_t most_taken = 48 << 20;  // bytes, by a process in a group
-
-bool write_to(const fs::path& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text;
-  out.flush();
-  return out.good();
-}
 
 work work_of(moment at) {
   switch (at) {
@@ -91,33 +80,10 @@ bool is_writing_a_checkpoint(const fs::path& kept) {
   return false;
 }
 
-bool memory_group::work() {
-  const auto probe = groups / ("troupe-probe-" + std::to_string(::getpid()));
-  if (::mkdir(probe.c_str(), 0755) != 0) return false;
-  const bool limits = fs::exists(probe / "memory.limit_in_bytes");
-  ::rmdir(probe.c_str());
-  return limits;
-}
-
 std::shared_ptr<weather> make_weather(const fs::path& file) {
   auto* const made = map_shared<weather>(file.c_str(), O_CREAT);
   if (made == nullptr) throw std::runtime_error("no weather can be made");
   return {made, [](weather* old) { ::munmap(old, sizeof(weather)); }};
-}
-
-memory_group::memory_group() : folder_(groups / ("troupe-" + std::to_string(::getpid()))) {
-  if (::mkdir(folder_.c_str(), 0755) != 0 && errno != EEXIST)
-    throw std::runtime_error("no memory group");
-  if (!write_to(folder_ / "memory.limit_in_bytes", std::to_string(most_taken)))
-    throw std::runtime_error("no limit of a memory group");
-}
-
-memory_group::~memory_group() {
-  ::rmdir(folder_.c_str());
-}
-
-void memory_group::take_in(pid_t process) const {
-  write_to(folder_ / "cgroup.procs", std::to_string(process));
 }
 
 bool small_disk::works() {

@@ -13,24 +13,13 @@
 #include "tests/chaos/recovery/marks.hpp"
 #include "tests/chaos/recovery/scene.hpp"
 #include "tests/chaos/recovery/sequel.hpp"
+#include "tests/memory_group.hpp"
 
 namespace troupe::chaos {
 
-/// A control group of memory that processes can be moved into, and what they take from then on is
-/// bounded. It goes with the object, whose processes must have ended.
-class memory_group {
- public:
-  /// Whether this machine has such groups (version 1) for us.
-  [[nodiscard]] static bool work();
-  memory_group();
-  memory_group(const memory_group&) = delete;
-  memory_group& operator=(const memory_group&) = delete;
-  ~memory_group();
-  void take_in(pid_t process) const;
-
- private:
-  std::filesystem::path folder_;
-};
+/// Processes can be moved into it, and what they take from then on is bounded.
+using tests::memory_group;
+constexpr std::uint64_t most_taken = 48 << 20;  // bytes, by a process in a group
 
 /// A small disk of its own, mounted for this process and those it starts; it goes with the object.
 class small_disk {

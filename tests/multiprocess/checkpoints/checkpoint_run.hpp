@@ -23,13 +23,28 @@ namespace troupe::tests {
 
 /// Two passes over the data in another order each, and a rate that follows a curve; by default
 /// an update every second step: all that a run counts.
+inline words training_of(const std::string& model, const std::string& data, int steps,
+                         int accumulate) {
+  return words{"--model", model, "--data", data} +
+         split_words(
+             "--batch-size 8 --optimizer adam --lr 0.01 --lr-schedule cosine "
+             "--micro-batches 2") +
+         words{"--steps", std::to_string(steps), "--accumulate", std::to_string(accumulate)} +
+         split_words("--no-eval --verbose");
+}
+
+/// That of ResNet-18, whose checkpoints take some time and some room.
+inline words large_training(const words& more, int steps = 12, int accumulate = 2) {
+  return with(training_of("resnet18", "synthetic:3x32x32:10:48", steps, accumulate), more);
+}
+
+/// That of the small network (small_pipeline.cpp), whose steps take as long.
 inline words training(const words& more, int steps = 12, int accumulate = 2) {
-  return with(
-      split_words("--model resnet18 --data synthetic:3x32x32:10:48 --batch-size 8 "
-                  "--optimizer adam --lr 0.01 --lr-schedule cosine --micro-batches 2") +
-          words{"--steps", std::to_string(steps), "--accumulate", std::to_string(accumulate)} +
-          split_words("--no-eval --verbose"),
-      more);
+  return with(training_of("small", "synthetic:3x48x48:10:48", steps, accumulate), more);
+}
+
+inline words large_two_stages(const words& more, int steps = 12, int accumulate = 2) {
+  return with(large_training(more, steps, accumulate), {"--stages", "2"});
 }
 
 inline words two_stages(const words& more, int steps = 12, int accumulate = 2) {

@@ -252,10 +252,11 @@ TEST_CASE("A run whose data have changed since its checkpoint is refused, wherev
 
 TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {
   const scratch_folder folder;
-  const auto outcome =
-      run_other("/bin/sh", {"-c", shell_line("ulimit -f 120000; trap '' XFSZ;",
-                                             two_stages({"--checkpoint-dir", folder / "checkpoints",
-                                                         "--checkpoint-every", "4"}))});
+  const auto outcome = run_other(
+      "/bin/sh", {"-c", shell_line("ulimit -f 120000; trap '' XFSZ;",
+                                   large_two_stages({"--checkpoint-dir", folder / "checkpoints",
+                                                     "--checkpoint-every", "4"},
+                                                    6))});
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 4"));

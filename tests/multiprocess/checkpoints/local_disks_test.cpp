@@ -48,10 +48,10 @@ class disks {
 
   /// A run of two stages with a checkpoint every fourth step.
   [[nodiscard]] words run(const words& more, int steps = 12) const {
-    return two_stages(with({"--config", config().string(), "--checkpoint-dir",
-                            checkpoints().string(), "--checkpoint-every", "4"},
-                           more),
-                      steps);
+    return two_stages(with(kept(), more), steps);
+  }
+  [[nodiscard]] words large_run(const words& more, int steps) const {
+    return large_two_stages(with(kept(), more), steps);
   }
 
   /// The folders of checkpoints that a host keeps.
@@ -71,6 +71,12 @@ class disks {
   }
 
  private:
+  [[nodiscard]] words kept() const {
+    return {"--config",           config().string(),
+            "--checkpoint-dir",   checkpoints().string(),
+            "--checkpoint-every", "4"};
+  }
+
   scratch_folder folder_;
 };
 
@@ -96,6 +102,9 @@ void kill_stage(pid_t trainer, const std::string& name) {
     }
 }
 
+/// Has a run whose stages are all lost go back to a checkpoint: else the trainer keeps versions.
+const words recovering_over_tcp{"--on-fault", "recover", "--link", "tcp"};
+
 /// A run that goes on from its checkpoint of step 8 and keeps one alone. Behind that of step 12,
 /// when the hosts have removed the first, that of step 12 is damaged and all stages are killed.
 program_outcome lose_all_behind_12(const disks& all, const std::string& resume) {
@@ -112,10 +121,11 @@ program_outcome lose_all_behind_12(const disks& all, const std::string& resume) 
       fs::resize_file(all.slices(host, 12) / "weights.stage-1.safetensors", 100);
     for (const auto* const stage : {"stage-0", "stage-1"}) kill_stage(trainer, stage);
   };
-  auto outcome = run_program(all.run({"--resume", resume, "--checkpoint-keep", "1", "--on-fault",
-                                      "recover", "--save", all.file("weights").string()},
-                                     steps),
-                             lose);
+  auto outcome =
+      run_program(all.run(with(recovering_over_tcp, {"--resume", resume, "--checkpoint-keep", "1",
+                                                     "--save", all.file("weights").string()}),
+                          steps),
+                  lose);
   CHECK(done);
   return outcome;
 }
@@ -345,8 +355,8 @@ TEST_CASE("A stage that is lost while its run looks for a checkpoint on the host
     const bool looks = line.find("looks for its checkpoint of step 4") != std::string_view::npos;
     if (!std::exchange(again, again || looks) && again) kill_stage(trainer, "stage-1.2");
   };
-  const auto outcome =
-      run_program(all.run({"--on-fault", "recover", "--save", all.file("weights").string()}), lose);
+  const auto outcome = run_program(
+      all.run(with(recovering_over_tcp, {"--save", all.file("weights").string()})), lose);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(again);
@@ -358,7 +368,7 @@ TEST_CASE("A disk with no room for the next host's files is warned of, and they 
   const disks all;
   const small_disk alpha(all.of("alpha"), "size=60m");
   if (!alpha.made()) SKIP("no disk can be mounted: " + alpha.reason());
-  const auto outcome = run_program(all.run({}, 4));
+  const auto outcome = run_program(all.large_run({}, 4));
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("the checkpoint of step 4 has no copy of "
@@ -371,7 +381,8 @@ TEST_CASE("A disk with no room for the next host's files is warned of, and they 
   const auto verified = command({"verify", all.checkpoints().string()});
   CHECK_THAT(verified.out,
              ContainsSubstring("state.stage-1.safetensors is not on this host, but on beta\n"));
-  const auto resumed = run_program(all.run({"--resume", "latest", "--checkpoint-keep", "1"}, 6));
+  const auto resumed =
+      run_program(all.large_run({"--resume", "latest", "--checkpoint-keep", "1"}, 6));
   INFO(resumed.err);
   CHECK(resumed.code == 0);
 }

@@ -118,9 +118,9 @@ TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote
 TEST_CASE("A run that is killed while its stages write goes on from the checkpoint before") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const calm_run calm(TROUPE_PROGRAM, large_two_stages({}));
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
-  const auto killed = run_program(two_stages(kept), at_line(begun_8, [](pid_t trainer) {
+  const auto killed = run_program(large_two_stages(kept), at_line(begun_8, [](pid_t trainer) {
                                     for (const auto stage : children_of(trainer))
                                       ::kill(stage, SIGKILL);
                                     ::kill(trainer, SIGKILL);
@@ -133,8 +133,8 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
   const auto listed = run_other(TROUPE_COMMAND, {"checkpoint", "list", checkpoints.string()});
   CHECK(listed.code == 0);
   CHECK_THAT(listed.out, ContainsSubstring("half written"));
-  const auto resumed =
-      run_program(two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
+  const auto resumed = run_program(
+      large_two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
@@ -146,11 +146,11 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
 TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints are whole") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  const calm_run calm(TROUPE_PROGRAM, two_stages({}, 12, 1));
+  const calm_run calm(TROUPE_PROGRAM, large_two_stages({}, 12, 1));
   const auto outcome = run_program(
-      two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4", "--on-fault",
-                  "recover", "--save", folder / "weights"},
-                 12, 1),
+      large_two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4",
+                        "--on-fault", "recover", "--save", folder / "weights"},
+                       12, 1),
       at_line(begun_8, [](pid_t trainer) { ::kill(children_of(trainer).back(), SIGKILL); }));
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
@@ -189,7 +189,7 @@ TEST_CASE("A file of one stage that finds no room is a warning by stage and file
   const scratch_folder folder;
   const fs::path roomy = folder / "roomy", checkpoints = folder / "checkpoints";
   const auto run = [](const fs::path& where) {
-    return two_stages({"--checkpoint-dir", where.string(), "--checkpoint-every", "2"}, 4, 1);
+    return large_two_stages({"--checkpoint-dir", where.string(), "--checkpoint-every", "2"}, 4, 1);
   };
   REQUIRE(run_program(run(roomy)).code == 0);
   const auto size = [&](const char* file) { return fs::file_size(roomy / "step-000002" / file); };

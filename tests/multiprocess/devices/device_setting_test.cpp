@@ -81,7 +81,9 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
     CHECK(outcome.code == 0);
     CHECK(here.loaded());
     CHECK(count_of(outcome.err, automatic_on_cpu) == 1);
-    CHECK_THAT(outcome.err, ContainsSubstring("LibTorch's CUDA library cannot be loaded: "));
+    // After ./dev setup --cuda it is there, and finds no driver behind the faked one.
+    CHECK_THAT(outcome.err, ContainsSubstring("LibTorch's CUDA library cannot be loaded: ") ||
+                                ContainsSubstring("LibTorch's CUDA library does not answer: "));
   }
   const auto shown = train_on("cpu,auto", {}, "--check");  // a device for each stage
   INFO(shown.out << shown.err);
@@ -123,6 +125,8 @@ TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are no
   const auto outcome = train_on("cuda:0");
   CHECK(outcome.code == refused);
   CHECK(here.loaded());
+  if (outcome.err.find("LibTorch's CUDA library does not answer: ") != std::string::npos)
+    SKIP("LibTorch's CUDA libraries are installed here");
   CHECK_THAT(outcome.err, ContainsSubstring(
                               "--device: \"cuda:0\": LibTorch's CUDA library cannot be loaded: ") &&
                               ContainsSubstring("; pip install nvidia-"));

@@ -57,16 +57,18 @@ void skip_without_hosts() {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
 }
 
-/// Four processes on alpha and beta, of which something happens to beta.
+/// Four processes on alpha and beta, of which something happens to beta. `more`: for the program.
 program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes,
-                               const std::string& stages, std::function<void()> happens) {
+                               const std::string& stages, std::function<void()> happens,
+                               const words& more = {}) {
   const auto calm = weights_without_loss(stages);
   const auto file =
       write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 3\n") + nodes +
                                            run_of(hosts / "stormy.safetensors", stages));
   bool happened = false;
-  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"},
-                                        in_the_middle(happened, [&](pid_t) { happens(); }));
+  const auto outcome =
+      hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, more),
+                       in_the_middle(happened, [&](pid_t) { happens(); }));
   INFO(outcome.err);
   CHECK(happened);
   CHECK(outcome.code == 0);
@@ -181,7 +183,21 @@ TEST_CASE("A host that is lost with all that runs there is done without") {
   CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-") &&
                               ContainsSubstring(" are replayed from step ") &&
                               ContainsSubstring(" computed 0 actions again"));
+  // The versions that they go on from were computed on the other host.
+  CHECK_THAT(outcome.err, ContainsSubstring(" bytes of gradients and buffers instead of ") &&
+                              !ContainsSubstring("its versions travel whole"));
   CHECK(hosts.at(0).left_after(2s).empty());
+}
+
+TEST_CASE("A host that is lost with the data is done without, and another one reads them") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto outcome =
+      check_over_ssh(hosts, node_tables(hosts), four_stages,
+                     [&] { kill(hosts.at(1).first_process(), SIGKILL); }, {"--data-node", "beta"});
+  CHECK_THAT(outcome.err, ContainsSubstring(".2 reads the data from here on") &&
+                              ContainsSubstring(" are replayed from step ") &&
+                              ContainsSubstring(" computed 0 actions again"));
 }
 
 TEST_CASE("A host that is lost with a whole replica is done without") {

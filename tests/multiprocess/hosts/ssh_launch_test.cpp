@@ -318,11 +318,12 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
 /// join. `on_line`: sees what the trainer says.
 struct joined_launch {
   joined_launch(const test_hosts& hosts, const std::string& run,
-                const std::function<void(std::string_view)>& on_line = {}) {
+                const std::function<void(std::string_view)>& on_line = {},
+                const std::string& cluster = "") {
     const auto secret = write_secret(hosts / "secret");
-    const auto file = write_config(
-        hosts / "run.toml",
-        awaited_cluster("10.77.0.1:4711", secret, "program = \"" TROUPE_PROGRAM "\"\n") + run);
+    const auto more = "program = \"" TROUPE_PROGRAM "\"\n" + cluster;
+    const auto file =
+        write_config(hosts / "run.toml", awaited_cluster("10.77.0.1:4711", secret, more) + run);
     trainer = hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
       for (std::size_t i = 0; i < 2; ++i) {
         const auto name = "stage-" + std::to_string(i);
@@ -354,6 +355,41 @@ TEST_CASE("Stages that others start with troupe join train to the same bits") {
   for (const auto& each : launch.stages) CHECK(each->end().code == 0);
   CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
   CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Stages that others start listen in the network that their hosts share") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  put_peers_apart(hosts);
+  const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
+  INFO(launch.trainer.err);
+  CHECK(launch.trainer.code == 0);
+  CHECK_THAT(launch.trainer.err,
+             ContainsSubstring("stages listen in the network 10.88.0.0/24, which their hosts share "
+                               "and the trainer (10.77.0.1) is not in"));
+  REQUIRE(launch.stages.size() == 2);
+  for (const auto& each : launch.stages) CHECK(each->end().code == 0);
+  CHECK_FALSE(bytes_of(hosts / "launched.safetensors").empty());
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Stages that others start listen in the network that the config names, or say why not") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  put_peers_apart(hosts);
+  const std::string network = GENERATE(as<std::string>{}, "10.88.0.0/24", "10.99.0.0/16");
+  const bool is_theirs = network.starts_with("10.88");
+  const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"), {},
+                             "network = \"" + network + "\"\n");
+  INFO(launch.trainer.err);
+  CHECK(launch.trainer.code == (is_theirs ? 0 : 2));
+  if (!is_theirs)
+    CHECK_THAT(launch.trainer.last_line(),
+               ContainsSubstring("stage-0: network (in [cluster]) 10.99.0.0/16: no interface of "
+                                 "alpha has an address in the network 10.99.0.0/16 (it has "));
+  REQUIRE(launch.stages.size() == 2);
+  for (const auto& each : launch.stages) CHECK(each->end().code == (is_theirs ? 0 : 1));
   check_nothing_left(hosts);
 }
 

@@ -38,12 +38,14 @@ constexpr std::int64_t large = 8 << 20;  // elements: 32 MiB
 
 shard_actor make_shard(member& here, const std::string& name) {
   const auto sgd = *optimizers::built_in().find("sgd");
-  std::vector<owned_parameter> parameters{{name + ".large", at::zeros({large})},
-                                          {name + ".small", at::zeros({3})}};
-  return spawn_shard(
-      here.system, {name, std::make_unique<parameter_store>(
-                              std::move(parameters), sgd, *optimizers::complete(sgd, {{"lr", 1.0}}),
-                              rate_of_update(), here.node->memory())});
+  std::vector<engine::owned_parameter> parameters{{name + ".large", at::zeros({large})},
+                                                  {name + ".small", at::zeros({3})}};
+  const lendable_tensors lendable(here.node->memory());
+  return spawn_shard(here.system,
+                     {.name = name,
+                      .store = std::make_unique<engine::parameter_store>(
+                          std::move(parameters), sgd, *optimizers::complete(sgd, {{"lr", 1.0}})),
+                      .memory = here.node->memory()});
 }
 
 /// Serves a shard until it is killed.

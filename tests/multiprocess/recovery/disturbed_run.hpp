@@ -24,19 +24,17 @@ namespace troupe::tests::recovery {
 using Catch::Matchers::ContainsSubstring;
 using tests::calm_run;
 
+inline const words norms_and_state{"--clip-norm", "1", "--save-state"};
+
 /// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
 /// update every second step, of a network whose checkpoints and evaluations take some time.
 inline words large_training(const words& more, int steps = 12, int accumulate = 2) {
-  return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
+  return with(tests::large_training(norms_and_state, steps, accumulate), more);
 }
 
 /// The same of the small network (small_pipeline.cpp).
 inline words training(const words& more, int steps = 12, int accumulate = 2) {
-  auto run = large_training(more, steps, accumulate);
-  std::ranges::replace(run, std::string("resnet18"), std::string("small"));
-  std::ranges::replace(run, std::string("synthetic:3x32x32:10:48"),
-                       std::string("synthetic:3x48x48:10:48"));
-  return run;
+  return with(tests::training(norms_and_state, steps, accumulate), more);
 }
 
 /// The losses that they tell, as they are written, and what evaluations have found.
@@ -106,7 +104,7 @@ inline program_outcome check_like(const calm_run& calm, const words& run,
 
 /// What changes no bit is left out of a command line, so that runs share what is expected of them.
 inline words without_ways(words run) {
-  for (const std::string flag : {"--link", "--understudies", "--zero"})
+  for (const std::string flag : {"--link", "--understudies", "--zero", "--data-node"})
     if (const auto at = std::ranges::find(run, flag); at != run.end()) run.erase(at, at + 2);
   return run;
 }

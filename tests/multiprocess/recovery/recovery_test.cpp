@@ -101,15 +101,17 @@ TEST_CASE("A run goes on however often it loses a stage, if it comes forward in 
 TEST_CASE("A run that goes back to one checkpoint again and again comes forward all the same") {
   const scratch_folder folder;
   const fault both{.stage = "stage-0", .with = {"stage-1"}};
-  check_run(training({"--stages", "3"}, 14),
+  check_run(training({"--stages", "3", "--link", "tcp"}, 14),
             {{5, both}, {6, both}, {7, both}, {8, both}, {9, both}}, sequel::returned,
             {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "100"});
 }
 
 TEST_CASE("All of many stages are lost at once, found out one by one, and replaced") {
-  check_run(training({"--stages", "5"}),
-            {{5, {.stage = "stage-4", .with = {"stage-2", "stage-0", "stage-3", "stage-1"}}}},
-            sequel::returned);
+  const fault all{.stage = "stage-4", .with = {"stage-2", "stage-0", "stage-3", "stage-1"}};
+  const auto outcome = check_run(training({"--stages", "5"}), {{5, all}}, sequel::replayed);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("stage-0, stage-1, stage-2, stage-3 and stage-4 are replayed"));
+  check_run(training({"--stages", "5", "--link", "tcp"}), {{5, all}}, sequel::returned);
 }
 
 TEST_CASE("A stage that is stopped is replaced like one that is dead") {
@@ -156,16 +158,38 @@ TEST_CASE("A trainer that was stopped for so long that its stages left replaces 
                                    tests::at_line("step 4/", hold));
   INFO(outcome.err);
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
+  check_sequel(outcome.err, 1, sequel::replayed);
   check_same_weights(calm.weights(), folder / "weights");
   check_same_weights(calm.state(), folder / "weights.state.safetensors");
 }
 
 TEST_CASE("Stages that are lost together are replayed together, where they are no neighbours") {
   const auto outcome =
-      check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}},
-                sequel::replayed);
+      check_run(training({"--stages", "4", "--link", "tcp"}),
+                {{5, {.stage = "stage-0", .with = {"stage-2"}}}}, sequel::replayed);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 and stage-2 are replayed from step "));
+}
+
+TEST_CASE("Neighbours that lend the trainer their memory are replayed together, to no checkpoint",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto outcome =
+      check_run(training({"--stages", "3"}),
+                {{4, {.stage = "stage-0", .with = {"stage-1"}}},
+                 {8, {.stage = "stage-2", .with = {"stage-0"}}}},
+                sequel::replayed, {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 and stage-1 are replayed from step ") &&
+                              ContainsSubstring("stage-0 and stage-2 are replayed from step ") &&
+                              !ContainsSubstring("the run goes back to"));
+}
+
+TEST_CASE("All stages of two replicas are lost at once, and replayed from what the trainer keeps",
+          "[untimed]") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1"}),
+            {{5,
+              {.stage = "stage-0 of replica 0",
+               .with = {"stage-1 of replica 0", "stage-0 of replica 1", "stage-1 of replica 1"}}}},
+            sequel::replayed);
 }
 
 TEST_CASE("A stage that is lost while it takes its place is replaced again") {
@@ -307,16 +331,17 @@ TEST_CASE("Dropout and tied weights survive the loss of a stage", "[untimed]") {
 
 TEST_CASE("Stages that are lost with all versions of them go back to where the run began") {
   const auto outcome =
-      check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
+      check_run(training({"--stages", "2", "--loss-scale", "dynamic", "--link", "tcp"}),
                 {{5, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned);
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
 }
 
 TEST_CASE("Stages that are lost with all versions of them go back to the run's last checkpoint") {
   const scratch_folder folder;
-  const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
-                                 {{7, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned,
-                                 {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
+  const auto outcome =
+      check_run(training({"--stages", "2", "--loss-scale", "dynamic", "--link", "tcp"}),
+                {{7, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned,
+                {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
 }
 
@@ -348,7 +373,7 @@ program_outcome check_damaged(const fs::path& kept, const std::string& last, std
       if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
   auto outcome =
-      check_run(large_training({"--stages", "2"}),
+      check_run(large_training({"--stages", "2", "--link", "tcp"}),
                 {{lines, {.stage = "stage-0", .with = {"stage-1"}, .before = damage}}},
                 sequel::returned, {"--checkpoint-dir", kept.string(), "--checkpoint-every", "4"});
   CHECK(found);
@@ -394,11 +419,9 @@ TEST_CASE("A stage that is lost again and again without progress ends the run") 
 }
 
 TEST_CASE("Stages that nobody can replace are refused before the run") {
-  for (const words& wrong : {words{"--stages-in", "threads"}, words{"--data-node", "stage-0"}}) {
-    const auto outcome =
-        run_program(with(with(training({"--save", "weights"}), recovering), wrong));
-    INFO(outcome.err);
-    CHECK(outcome.code == 2);
-    CHECK_THAT(outcome.last_line(), ContainsSubstring("--on-fault"));
-  }
+  const auto outcome = run_program(
+      with(with(training({"--save", "weights"}), recovering), {"--stages-in", "threads"}));
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("--on-fault"));
 }

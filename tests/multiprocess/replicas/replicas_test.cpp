@@ -75,6 +75,15 @@ const words images = split_words(
                          "0.9 --seed 7 --threads-per-stage 1") +
                      words{"--groups", "*.bias|*bn* weight_decay=0.1 lr_scale=0.5"};
 
+/// The same of the small network (small_pipeline.cpp).
+words small_images() {
+  auto run = images;
+  std::ranges::replace(run, std::string("resnet18"), std::string("small"));
+  std::ranges::replace(run, std::string("synthetic:3x64x64:10:23"),
+                       std::string("synthetic:3x48x48:10:23"));
+  return run;
+}
+
 /// Tied weights, dropout, clipping by the norm, several steps an update, a loss scale.
 words sentences(const scratch_folder& folder) {
   std::ofstream text(folder / "text");
@@ -103,7 +112,7 @@ void check_ways(const std::string& program, const words& run, const std::vector<
 
 TEST_CASE("One, two and four replicas of four logical ones train images to the same bits",
           "[untimed]") {
-  check_ways(TROUPE_PROGRAM, images,
+  check_ways(TROUPE_SMALL, small_images(),
              {{"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
               {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
               {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
@@ -145,11 +154,11 @@ TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed
 TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed]") {
   const scratch_folder folder;
   const words run = split_words(
-      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--model small --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
       "--batch-size 8 --replicas 2 --stages 1 --save-state --optimizer adamw "
       "--steps");
   const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
   };
@@ -166,11 +175,11 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
 TEST_CASE("State that replicas shared out is loaded by another number of them") {
   const scratch_folder folder;
   const words run = split_words(
-      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--model small --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
       "--batch-size 8 --stages 1 --save-state --optimizer adamw "
       "--micro-batches 4 --logical-replicas 4 --threads-per-stage 1 --steps");
   const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
   };
@@ -194,13 +203,13 @@ TEST_CASE("A checkpoint of state that replicas shared out is resumed by any numb
           "[untimed]") {
   const scratch_folder folder;
   const words run = split_words(
-                        "--model resnet18 --data synthetic:3x32x32:10:48 --no-eval --batch-size "
+                        "--model small --data synthetic:3x32x32:10:48 --no-eval --batch-size "
                         "8 --stages 1 --optimizer adam --lr 0.01 --clip-norm 1 --accumulate 2 "
                         "--loss-scale dynamic --loss-scale-interval 2 --micro-batches 4 "
                         "--logical-replicas 4 --threads-per-stage 1 --steps 6 --save-state") +
                     words{"--checkpoint-dir", folder / "checkpoints"};
   const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
   };

@@ -30,7 +30,7 @@ std::uint32_t between_heartbeats() {
 
 replay_company::process_id replay_company::node_of(const process_id& actor) const {
   if (nodes_.empty()) return actor;
-  if (actor.stage >= stages_) return trainer();
+  if (actor.stage == stages_) return feeder_nodes_.at(actor.start);
   const auto found = nodes_of_.find(actor);
   return found == nodes_of_.end() ? holder(actor.stage) : found->second;
 }

@@ -103,11 +103,13 @@ void check_refused(const result<T>& outcome, const std::string& who, const std::
 
 /// A shard of one parameter, its coordinator, and a worker.
 struct small_server {
-  explicit small_server(owned_parameter parameter, const optimizers::options& how = {{"lr", 1.0}}) {
+  explicit small_server(engine::owned_parameter parameter,
+                        const optimizers::options& how = {{"lr", 1.0}}) {
     const auto sgd = *optimizers::built_in().find("sgd");
-    shard = spawn_shard(system, {"shard-0", std::make_unique<parameter_store>(
-                                                std::vector<owned_parameter>{std::move(parameter)},
-                                                sgd, *optimizers::complete(sgd, how))});
+    shard = spawn_shard(
+        system, {"shard-0", std::make_unique<engine::parameter_store>(
+                                std::vector<engine::owned_parameter>{std::move(parameter)}, sgd,
+                                *optimizers::complete(sgd, how))});
     coordinator = spawn_coordinator(system, {{shard}});
     worker = parameter_client::join(system, ask, coordinator, {.deadline = patience}).value();
   }

@@ -61,6 +61,19 @@ TEST_CASE("The first frame connects, and all wait their turn until the hello") {
   CHECK(core.connected("b"));
 }
 
+TEST_CASE("A node that listens elsewhere says so in its next hello, and is met where others say") {
+  neighbourhood core("b", "b:1");
+  core.listens_at("b:2");
+  const auto hello = std::get<neighbourhood::transmit>(core.peer_up({1}).at(0)).what;
+  neighbourhood other("a", "a:1");
+  other.peer_up({1});
+  other.frame_arrived({1}, hello);
+  CHECK(other.address_of("b") == "b:2");
+  other.moved("b", "b:3");
+  CHECK(other.address_of("b") == "b:3");
+  CHECK(other.connected("b"));
+}
+
 TEST_CASE("Frames before the hello, second hellos and malformed ones close the connection") {
   neighbourhood core("a", "a:1");
   core.peer_up({1});

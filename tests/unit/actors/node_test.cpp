@@ -384,12 +384,22 @@ TEST_CASE("Outstanding requests fail when the node is gone, and later ones at on
   CHECK(nodes.failure_of(actor, patience, 1, 2).has_value());
 }
 
-TEST_CASE("A handle passed on by a third party reaches its actor") {
+TEST_CASE("A handle passed on by a third party reaches its actor, also where that has moved") {
+  const bool moves = GENERATE(false, true);
   pair_of_nodes nodes;
   member third("third", nodes.network, nodes.types);
   const auto actor = nodes.far_actor(adder);
+  if (moves) {
+    const auto before = nodes.far->node->address();
+    const auto after = nodes.far->node->listen_at("elsewhere:1");
+    REQUIRE(after);
+    CHECK(nodes.far->node->address() == *after);
+    CHECK_FALSE(third.node->join(before, 1s));
+    nodes.near->node->note_address("far", *after);
+  }
   const auto address = nodes.near->node->address_of(caf::actor_cast<caf::strong_actor_ptr>(actor));
   CHECK(address.node == "far");
+  CHECK(address.address == nodes.far->node->address());
   const auto handle = caf::actor_cast<caf::actor>(third.node->resolve(address));
   caf::scoped_actor self(third.system);
   int sum = 0;

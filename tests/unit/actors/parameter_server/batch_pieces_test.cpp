@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "actors/messages/parameter_server/worker.hpp"
-#include "actors/parameter_server/parameter_store.hpp"
+#include "engine/parameter_server/batch.hpp"
 
 namespace {
 
@@ -28,7 +28,7 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr auto f32 = static_cast<std::int32_t>(at::kFloat);
 
-std::vector<parameter_entry> directory() {
+std::vector<engine::parameter_entry> directory() {
   return {{"bias", {7}, f32},          {"scale", {}, f32},
           {"matrix", {200, 100}, f32}, {"table", {500, 40}, f32, true},
           {"other", {150, 200}, f32},  {"rows", {3000}, f32, true},
@@ -36,8 +36,8 @@ std::vector<parameter_entry> directory() {
 }
 
 /// Gradients of all of them: packed, dense and by rows.
-tensor_batch gradients() {
-  batch_builder out(at::kFloat);
+engine::tensor_batch gradients() {
+  engine::batch_builder out(at::kFloat);
   out.add(0, {}, at::randn({7}));
   out.add(1, {}, at::randn({}));
   out.add(2, {}, at::randn({200, 100}));
@@ -48,15 +48,17 @@ tensor_batch gradients() {
   return out.take();
 }
 
-std::vector<tensor_batch> pieces_of(const tensor_batch& whole, const piece_limits& most) {
-  std::vector<tensor_batch> all;
+std::vector<engine::tensor_batch> pieces_of(const engine::tensor_batch& whole,
+                                            const piece_limits& most) {
+  std::vector<engine::tensor_batch> all;
   for (batch_cutter cut(whole, directory(), most); all.empty() || !cut.done();)
     all.push_back(cut.next());
   return all;
 }
 
-std::map<std::uint32_t, tensor_batch::entry> by_parameter(const tensor_batch& batch) {
-  std::map<std::uint32_t, tensor_batch::entry> all;
+std::map<std::uint32_t, engine::tensor_batch::entry> by_parameter(
+    const engine::tensor_batch& batch) {
+  std::map<std::uint32_t, engine::tensor_batch::entry> all;
   const auto entries = unpack(batch, directory());
   REQUIRE(entries);
   for (const auto& each : *entries) all.emplace(each.parameter, each);
@@ -68,7 +70,7 @@ bool same(const at::Tensor& left, const at::Tensor& right) {
   return left.scalar_type() == right.scalar_type() && at::equal(left, right);
 }
 
-std::uint64_t bytes_of(const tensor_batch& piece) {
+std::uint64_t bytes_of(const engine::tensor_batch& piece) {
   std::uint64_t bytes = piece.values.defined() ? piece.values.nbytes() : 0;
   const auto add = [&](const auto& list) {
     for (const auto& each : list)
@@ -79,7 +81,7 @@ std::uint64_t bytes_of(const tensor_batch& piece) {
   return bytes;
 }
 
-push_gradients push_of(const tensor_batch& piece, std::uint32_t number, bool last,
+push_gradients push_of(const engine::tensor_batch& piece, std::uint32_t number, bool last,
                        std::uint64_t sequence = 4) {
   return {.what = {{{2}, sequence}, {}}, .gradients = piece, .piece = number, .last = last};
 }
@@ -117,7 +119,7 @@ TEST_CASE("a batch of nothing is one piece") {
 }
 
 TEST_CASE("runs that are missing, repeated or of another shape are refused by name") {
-  tensor_batch whole;
+  engine::tensor_batch whole;
   whole.entries.push_back({2, {}, at::ones({200, 100})});
   const auto pieces = pieces_of(whole, {.bytes = 20'000});
   REQUIRE(pieces.size() == 4);
@@ -165,9 +167,9 @@ TEST_CASE("runs that are missing, repeated or of another shape are refused by na
 }
 
 TEST_CASE("a run is checked against its parameter before its storage is made") {
-  const auto refused = [](const tensor_batch::run& run) {
+  const auto refused = [](const engine::tensor_batch::run& run) {
     batch_assembly all(directory());
-    tensor_batch piece;
+    engine::tensor_batch piece;
     piece.runs.push_back(run);
     const auto added = all.add(piece);
     REQUIRE(!added);
@@ -183,14 +185,14 @@ TEST_CASE("a run is checked against its parameter before its storage is made") {
 }
 
 TEST_CASE("a parameter that comes twice, or not to its end, is refused by name") {
-  tensor_batch whole;
+  engine::tensor_batch whole;
   whole.entries.push_back({2, {}, at::ones({200, 100})});
   batch_assembly all(directory());
   const auto pieces = pieces_of(whole, {.bytes = 20'000});
   for (std::size_t i = 0; i + 1 < pieces.size(); ++i) REQUIRE(all.add(pieces[i]));
   CHECK_THAT(all.take().error().text, ContainsSubstring("'matrix' ended after 15000 of 20000"));
   REQUIRE(all.add(pieces.back()));
-  tensor_batch large;
+  engine::tensor_batch large;
   large.entries.push_back({4, {}, at::ones({30'001})});
   CHECK(batch_assembly(directory()).add(large).error().text ==
         "'other' comes with more elements than it has");
@@ -270,7 +272,7 @@ TEST_CASE("values that do not fit into an answer wait for the worker that asked"
 }
 
 TEST_CASE("a directory of thousands of parameters is two tensors, and a malformed one is refused") {
-  std::vector<parameter_entry> many;
+  std::vector<engine::parameter_entry> many;
   for (int i = 0; i < 5000; ++i)
     many.push_back({"layer." + std::to_string(i), {i % 7, 3}, f32, i % 2 == 0, i});
   const auto packed = packed_directory::pack(many);

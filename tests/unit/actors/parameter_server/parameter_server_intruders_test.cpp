@@ -43,10 +43,10 @@ struct stage_set {
 
   shard_actor shard() {
     const auto sgd = *optimizers::built_in().find("sgd");
-    const auto made =
-        spawn_shard(system, {"shard-0", std::make_unique<parameter_store>(
-                                            std::vector<owned_parameter>{{"a", at::zeros({3})}},
-                                            sgd, *optimizers::complete(sgd, {{"lr", 1.0}}))});
+    const auto made = spawn_shard(
+        system, {"shard-0", std::make_unique<engine::parameter_store>(
+                                std::vector<engine::owned_parameter>{{"a", at::zeros({3})}}, sgd,
+                                *optimizers::complete(sgd, {{"lr", 1.0}}))});
     here.push_back(caf::actor_cast<caf::actor>(made));
     return made;
   }

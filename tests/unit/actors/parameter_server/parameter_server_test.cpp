@@ -32,7 +32,6 @@
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/coordinator_actor.hpp"
-#include "actors/parameter_server/mean.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
@@ -60,17 +59,17 @@ struct server_settings {
 class server {
  public:
   /// `last_shard`: the optimizer of the last shard, where it is to be another.
-  server(std::vector<owned_parameter> parameters, const server_settings& how,
+  server(std::vector<engine::owned_parameter> parameters, const server_settings& how,
          const std::optional<optimizers::optimizer>& last_shard = {})
       : system_(config_), ask_(system_) {
     const auto sgd = *optimizers::built_in().find("sgd");
     const auto options = *optimizers::complete(sgd, how.options);
-    for (auto& part : spread_parameters(std::move(parameters), how.shards)) {
+    for (auto& part : engine::spread_parameters(std::move(parameters), how.shards)) {
       const auto name = "shard-" + std::to_string(shards_.size());
       const bool is_last = shards_.size() + 1 == how.shards;
       shards_.push_back(spawn_shard(
           system_,
-          {name, std::make_unique<parameter_store>(
+          {name, std::make_unique<engine::parameter_store>(
                      std::move(part), is_last ? last_shard.value_or(sgd) : sgd, options)}));
     }
     coordinator_ = spawn_coordinator(system_, {shards_, how.mode, how.staleness, how.workers});
@@ -130,8 +129,8 @@ gradients gradients_of(engine::stage_module& module, std::uint64_t step, std::ui
   return named;
 }
 
-std::vector<owned_parameter> owned(const engine::model& layers) {
-  std::vector<owned_parameter> all;
+std::vector<engine::owned_parameter> owned(const engine::model& layers) {
+  std::vector<engine::owned_parameter> all;
   for (const auto& [name, tensor] : engine::parameters(layers))
     all.push_back({name, tensor.detach().clone()});
   return all;
@@ -338,7 +337,7 @@ TEST_CASE("a table larger than a shard's share is cut by rows, and nothing else 
       CHECK(at::equal(cut[0].tensor, one[0].tensor));
       CHECK(at::equal(cut[1].tensor, one[1].tensor));
     }
-  const auto parts = spread_parameters({{"table", table, true}, {"other", other}}, 3);
+  const auto parts = engine::spread_parameters({{"table", table, true}, {"other", other}}, 3);
   std::map<std::int64_t, std::int64_t> rows;  // by their first one: how many
   for (const auto& part : parts) {
     REQUIRE_FALSE(part.empty());
@@ -383,7 +382,7 @@ TEST_CASE("pushes that cannot be right are refused with typed errors, and harm n
   REQUIRE(values.size() == 1);
   CHECK(at::equal(values.at("a"), at::full({3}, -2.0)));
   // By hand, past the client: an index that is not there; somebody who never joined.
-  const auto by_hand = [&](engine::based_push what, tensor_batch batch) {
+  const auto by_hand = [&](engine::based_push what, engine::tensor_batch batch) {
     return here.ask()
         .request<pushed>(here.shard(0), push_gradients{.what = what, .gradients = std::move(batch)},
                          patience)

@@ -42,19 +42,19 @@ using tensors = std::vector<engine::named_tensor>;
 /// A parameter server with shards on nodes of their own, and workers and coordinator on another.
 class remote_server {
  public:
-  remote_server(std::vector<owned_parameter> parameters, std::uint32_t count,
+  remote_server(std::vector<engine::owned_parameter> parameters, std::uint32_t count,
                 const messages::limits& bounds, std::uint32_t workers = 1)
       : here_("workers", network_, all_messages(), bounds),
         ask_(here_.system, [this](const caf::node_id& id) { return here_.node->name_of(id); }) {
     const auto sgd = *optimizers::built_in().find("sgd");
     const auto options = *optimizers::complete(sgd, {{"lr", 0.5}, {"momentum", 0.9}});
     std::vector<shard_actor> shards;
-    for (auto& part : spread_parameters(std::move(parameters), count)) {
+    for (auto& part : engine::spread_parameters(std::move(parameters), count)) {
       const auto name = "shard-" + std::to_string(nodes_.size());
       nodes_.push_back(std::make_unique<limited_node>(name, network_, all_messages(), bounds));
-      built_.push_back(
-          spawn_shard(nodes_.back()->system,
-                      {name, std::make_unique<parameter_store>(std::move(part), sgd, options)}));
+      built_.push_back(spawn_shard(
+          nodes_.back()->system,
+          {name, std::make_unique<engine::parameter_store>(std::move(part), sgd, options)}));
       nodes_.back()->publish("shard", built_.back());
       shards.push_back(here_.find<shard_actor>(*nodes_.back(), "shard"));
     }
@@ -86,9 +86,9 @@ class remote_server {
   coordinator_actor coordinator_;
 };
 
-std::vector<owned_parameter> parameters() {
+std::vector<engine::owned_parameter> parameters() {
   const auto random = at::detail::createCPUGenerator(5);
-  std::vector<owned_parameter> all;
+  std::vector<engine::owned_parameter> all;
   for (int i = 0; i < 30; ++i)
     all.push_back({"small" + std::to_string(i), at::randn({i + 1}, random)});
   all.push_back({"huge", at::randn({700, 300}, random)});
@@ -97,7 +97,7 @@ std::vector<owned_parameter> parameters() {
   return all;
 }
 
-tensors gradients_of(const std::vector<owned_parameter>& of, std::uint64_t seed) {
+tensors gradients_of(const std::vector<engine::owned_parameter>& of, std::uint64_t seed) {
   const auto random = at::detail::createCPUGenerator(seed);
   tensors all;
   for (const auto& each : of) {
@@ -168,14 +168,14 @@ TEST_CASE(
 }
 
 TEST_CASE("a part of a push that comes wrong is refused at every shard and leaves nothing") {
-  std::vector<owned_parameter> all{{"a", at::zeros({100})}, {"b", at::zeros({100})}};
+  std::vector<engine::owned_parameter> all{{"a", at::zeros({100})}, {"b", at::zeros({100})}};
   remote_server server(all, 2, {});
   auto client = *server.join(0, {});
   REQUIRE(client->refresh().get());
   // A worker of its own, by hand: it pushes to shard 0 in pieces, of which one is missing.
   const auto worker = engine::worker_id{1};
   const auto send = [&](std::size_t shard, std::uint64_t sequence, std::uint32_t piece, bool last,
-                        const std::vector<tensor_batch::run>& runs) {
+                        const std::vector<engine::tensor_batch::run>& runs) {
     push_gradients order{
         .what = {{worker, sequence}, {}}, .gradients = {}, .piece = piece, .last = last};
     order.gradients.runs = runs;
@@ -214,7 +214,7 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
 }
 
 TEST_CASE("a worker that goes in the middle of a push in pieces leaves nothing of it") {
-  std::vector<owned_parameter> all{{"a", at::zeros({100})}};
+  std::vector<engine::owned_parameter> all{{"a", at::zeros({100})}};
   remote_server server(all, 1, {}, 2);
   auto goes = *server.join(0, {});
   auto stays = *server.join(1, {});
@@ -233,7 +233,7 @@ TEST_CASE("a worker that goes in the middle of a push in pieces leaves nothing o
 }
 
 TEST_CASE("a server of more parameters than a frame has tensors is joined, pushed to and pulled") {
-  std::vector<owned_parameter> all;
+  std::vector<engine::owned_parameter> all;
   tensors pushes;
   for (int i = 0; i < 5000; ++i) {  // of doubles, which are not packed
     all.push_back({"parameter" + std::to_string(i), at::full({2}, i, at::kDouble)});

@@ -96,3 +96,31 @@ TEST_CASE("After its last piece a version has no further ones") {
   CHECK(refused.error().code == errc::bad_frame);
   CHECK_THAT(refused.error().text, ContainsSubstring("of step 4, which has not begun"));
 }
+
+TEST_CASE("What makes a version of another one changes none before it is kept") {
+  kept_versions kept;
+  REQUIRE(add(kept, 4));
+  const auto list = version_of(5);
+  const auto piece = actors::cut_piece(list, {}, {}, actors::piece_tensors::shared);
+  REQUIRE(piece);
+  const auto update = kept.add_to_update(5, *piece);
+  REQUIRE(update);
+  REQUIRE(*update);
+  CHECK((*update)->size() == list.size());
+  CHECK(kept.steps() == steps{4});
+  kept.keep(5, **update);
+  CHECK(kept.steps() == steps{4, 5});
+  kept.keep(4, **update);
+  CHECK(kept.steps() == steps{4});
+}
+
+TEST_CASE("Pieces of a version and of what makes it do not mix") {
+  kept_versions kept;
+  CHECK_FALSE(add(kept, 3, 16, 1));
+  const auto piece =
+      actors::cut_piece(version_of(3), {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
+  REQUIRE(piece);
+  const auto refused = kept.add_to_update(3, *piece);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+}

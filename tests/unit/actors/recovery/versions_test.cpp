@@ -15,6 +15,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/messages/mirror.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/pipeline/local_stages.hpp"
@@ -41,6 +42,8 @@ actors::keeper_actor::behavior_type slow_keeper() {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return actors::acknowledged{};
       },
+      [](const actors::store_update&) { return actors::acknowledged{}; },
+      [](const actors::describe_keeper&) { return actors::keeper_described{}; },
       [](const actors::list_versions&) { return actors::versions_kept{}; },
       [](const actors::fetch_version&) -> caf::result<actors::version_piece> {
         return caf::make_error(caf::sec::bad_function_call);
@@ -53,6 +56,10 @@ actors::keeper_actor::behavior_type lost_keeper() {
   const auto gone = [] { return actors::to_caf({errc::peer_lost, "its process is gone"}); };
   return {
       [gone](const actors::store_version&) -> caf::result<actors::acknowledged> { return gone(); },
+      [gone](const actors::store_update&) -> caf::result<actors::acknowledged> { return gone(); },
+      [gone](const actors::describe_keeper&) -> caf::result<actors::keeper_described> {
+        return gone();
+      },
       [gone](const actors::list_versions&) -> caf::result<actors::versions_kept> { return gone(); },
       [gone](const actors::fetch_version&) -> caf::result<actors::version_piece> { return gone(); },
   };

@@ -70,6 +70,7 @@ struct received {
   inbox<actors::target> targets;
   inbox<actors::replica_gradients> gradients;
   inbox<actors::replica_parameters> parameters;
+  inbox<actors::replace_feeder> feeders;
 };
 
 /// A last stage that uses nothing of what it gets.
@@ -126,6 +127,10 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::adopt_version&) { return actors::acknowledged{}; },
       [](const actors::write_slice&) { return actors::slice_written{}; },
       [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
+      [got](const actors::replace_feeder& what) {
+        got->feeders.put(what);
+        return actors::acknowledged{};
+      },
       [](const actors::resume_edges&) { return actors::acknowledged{}; },
       [](const actors::state_shown&) {},
       [](const actors::buffers_copied&) {},

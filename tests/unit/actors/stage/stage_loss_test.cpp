@@ -9,72 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "actors/base/errors.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/pipeline/pipeline.hpp"
-#include "actors/recovery/keeper_actor.hpp"
-#include "actors/system.hpp"
-#include "tests/unit/actors/stage/idle_stage.hpp"
+#include "tests/unit/actors/stage/idle_company.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace std::chrono_literals;
 using engine::step_kind;
-using tests::idle_stage;
-using tests::received;
+using company = tests::idle_company;
 
 constexpr auto soon = 10s;
-
-/// Stages that compute nothing, of a pipeline that can replace them.
-struct company {
-  explicit company(std::size_t count, actors::pipeline_options options = {}) {
-    std::vector<actors::stage_actor> stages;
-    for (std::size_t i = 0; i < count; ++i) stages.push_back(add());
-    keeper = actors::spawn_keeper(system);
-    const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
-    options.keepers = std::vector(count, std::vector{kept});
-    options.logs_edges = true;
-    auto composed = actors::pipeline::compose(system, stages, "1f1b", options);
-    REQUIRE(composed);
-    pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
-  }
-  ~company() {
-    pipeline.reset();
-    for (const auto& each : all) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-    caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
-  }
-
-  actors::stage_actor add() {
-    got.push_back(std::make_shared<received>());
-    got.back()->throws_at = next_throws_at;
-    all.push_back(system.spawn(idle_stage, got.back()));
-    return all.back();
-  }
-  engine::step_key begin(step_kind kind, std::uint32_t microbatches = 2) {
-    const auto key = pipeline->next_step();
-    REQUIRE(pipeline->begin(key, {kind, microbatches, microbatches, 0.1}));
-    return key;
-  }
-  void lose(std::size_t stage) {
-    const auto whom = caf::actor_cast<caf::strong_actor_ptr>(all.at(stage));
-    const caf::exit_msg exit{whom->address(), actors::to_caf({errc::peer_lost, "it was lost"})};
-    whom->enqueue(nullptr, caf::make_message_id(), caf::make_message(exit), nullptr);
-  }
-  /// Another stage takes that place, where a version of so many steps is kept.
-  result<std::uint64_t> replace(std::size_t stage, std::uint64_t version) {
-    const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
-    return pipeline->replay({actors::stage_replacement{stage, add(), {{version, kept}}, kept}});
-  }
-
-  actors::system_config config;
-  caf::actor_system system{config};
-  actors::keeper_actor keeper;
-  std::uint64_t next_throws_at = 0;      // of the next stage
-  std::vector<actors::stage_actor> all;  // also those that were lost
-  std::vector<std::shared_ptr<received>> got;
-  std::unique_ptr<actors::pipeline> pipeline;
-};
 
 /// Of two replicas of two stages, loses the last one in a step of three micro-batches, and puts
 /// another in its place.

@@ -358,7 +358,7 @@ TEST_CASE("when a parent is killed its children die with it") {
 }
 
 TEST_CASE_METHOD(watched_group, "a child that the system kills for lack of memory is reported so") {
-  if (!memory_groups::work()) SKIP("no control group of memory can be made here");
+  if (const auto why = tests::memory_group::unavailable(); !why.empty()) SKIP(why);
   const scratch_folder here;
   memory_groups groups(std::uint64_t{32} << 20);
   const auto eater = groups.script(here.path() / "eater", "tail");

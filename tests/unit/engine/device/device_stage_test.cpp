@@ -10,6 +10,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -182,22 +183,70 @@ TEST_CASE("Gradients on a device are looked through and unscaled with one wait")
   const auto good = at::randn({33}), bad = at::full({5}, std::numeric_limits<float>::infinity());
   const std::vector<engine::named_tensor> parameters{{"a", good}, {"b", good}, {"c", bad}};
   engine::step_gradients gradients{good.to(fake::device(0)), std::nullopt};
+  const auto found = [&] {
+    engine::divide_there(gradients, 4);
+    const auto magnitudes = engine::magnitudes_of(gradients);
+    return engine::first_not_finite(parameters, magnitudes.places,
+                                    engine::numbers_on_host({magnitudes.values}).front());
+  };
   fake::reset();
-  CHECK(engine::first_not_finite(parameters, gradients).empty());
-  CHECK(engine::unscale(gradients, 4));
-  CHECK(fake::seen().event_waits == 2);
+  CHECK(found().empty());
+  CHECK(fake::seen().event_waits == 1);
   CHECK(fake::seen().synchronisations.empty());
   CHECK(at::equal(fake::peek(*gradients[0]), good / 4));
   gradients.emplace_back(bad.to(fake::device(0)));
-  CHECK(engine::first_not_finite(parameters, gradients) == "the gradient of c is infinite");
-  CHECK_FALSE(engine::unscale(gradients, 4));
+  CHECK(found() == "the gradient of c is infinite");
   gradients = {at::full({5}, std::numeric_limits<float>::quiet_NaN()).to(fake::device(0))};
-  CHECK_FALSE(engine::unscale(gradients, 4));
+  CHECK(found() == "the gradient of a has a NaN");
   gradients = {at::randn({0}).to(fake::device(0)),
                at::full({2}, 1e300, at::kDouble).to(fake::device(0))};
-  CHECK(engine::unscale(gradients, 4));
+  CHECK(found().empty());
   const auto squares = engine::to_host(optimizers::squares_on_device({good.to(fake::device(0))}));
   CHECK(std::abs(squares[0].item<double>() - optimizers::squares_of_each({good})[0]) < 1e-12);
+}
+
+TEST_CASE("Numbers of a device come to the host by one copy and one wait") {
+  fake::install();
+  const device_streams streams(fake::device(0));
+  const auto on_device = streams.computing();
+  const auto there = fake::device(0);
+  const auto loss = at::full({}, 0.25F).to(there);
+  const auto squares = at::full({2}, 1e300, at::kDouble).to(there);
+  const auto here = at::full({1}, 0.1, at::kDouble);
+  fake::reset();
+  const auto found = engine::numbers_on_host({loss + 1, at::Tensor(), here, squares});
+  CHECK(found == std::vector<std::vector<double>>{{1.25}, {}, {0.1}, {1e300, 1e300}});
+  CHECK(fake::seen().event_waits == 1);
+  CHECK(fake::seen().operators_since_wait == 0);
+  CHECK(fake::seen().synchronisations.empty());
+  CHECK(fake::seen().host_reads.empty());
+  CHECK(fake::seen().races.empty());
+}
+
+TEST_CASE("Gradients on a device are named by their magnitudes, which the host need not wait for") {
+  fake::install();
+  const device_streams streams(fake::device(0));
+  const auto on_device = streams.computing();
+  const auto moved = [](const at::Tensor& each) { return each.to(fake::device(0)); };
+  const auto bad = at::tensor({1.F, std::numeric_limits<float>::infinity()});
+  const std::vector<engine::named_tensor> parameters{
+      {"a", bad}, {"b", bad}, {"c", bad}, {"d", bad}};
+  const engine::step_gradients gradients{moved(at::tensor({-3.F, 2.F})), std::nullopt,
+                                         moved(at::zeros({0})), moved(-bad)};
+  fake::reset();
+  const auto magnitudes = engine::magnitudes_of(gradients);
+  CHECK(fake::seen().event_waits == 0);
+  CHECK(fake::seen().synchronisations.empty());
+  CHECK(magnitudes.places == std::vector<std::size_t>{0, 3});
+  const auto values = engine::numbers_on_host({magnitudes.values}).front();
+  REQUIRE(values.size() == 2);
+  CHECK(values.front() == 3);
+  CHECK(engine::first_not_finite(parameters, magnitudes.places, values) ==
+        "the gradient of d is infinite");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(engine::first_not_finite(parameters, {0, 2}, {1, nan}) == "the gradient of c has a NaN");
+  CHECK(engine::first_not_finite(parameters, {0, 2}, {1, 2}).empty());
+  CHECK_FALSE(engine::magnitudes_of({std::nullopt}).values.defined());
 }
 
 TEST_CASE("Gradients on a device are looked through and unscaled by as few operators as one") {
@@ -211,7 +260,9 @@ TEST_CASE("Gradients on a device are looked through and unscaled by as few opera
     const at::Tensor shared = *gradients.front();  // is left as it is
     const auto before = fake::peek(shared);
     fake::reset();
-    CHECK(engine::unscale(gradients, 4));
+    engine::divide_there(gradients, 4);
+    const auto magnitudes = engine::magnitudes_of(gradients);
+    CHECK(engine::numbers_on_host({magnitudes.values}).front().size() == count);
     const auto used = fake::seen().operators;
     CHECK(at::equal(fake::peek(shared), before));
     CHECK(at::equal(fake::peek(*gradients.front()), before / 4));

@@ -211,3 +211,51 @@ TEST_CASE("a stage knows which outputs wait for a credit") {
   CHECK_FALSE(core.holds(edge::gradient, at(1), {1}));
   CHECK_FALSE(core.holds(edge::input, at(1), {1}, 1));
 }
+
+TEST_CASE("what a new feeder sends again and was used only gives its credits back") {
+  stage_core core(4, execution::ready, true);
+  REQUIRE(core.begin(last(at(1))));
+  for (const std::uint32_t index : {0U, 1U}) {
+    static_cast<void>(core.input_arrived(at(1), {index}));
+    static_cast<void>(core.target_arrived(at(1), {index}));
+  }
+  core.start_over({.data = 0, .labels = 0}, at(1));
+  // F0 runs; what F1 waits for comes again.
+  for (const edge what : {edge::input, edge::target}) {
+    CHECK(core.is_repeat(what, at(1), {0}));
+    CHECK_FALSE(core.is_repeat(what, at(1), {1}));
+  }
+  CHECK(core.target_arrived(at(1), {0}).value() ==
+        stage_effects{grant_credit{at(1), edge::target, {0}, 0}});
+  CHECK(core.input_arrived(at(1), {0}).value() ==
+        stage_effects{grant_credit{at(1), edge::input, {0}, 0}});
+  REQUIRE(core.input_arrived(at(1), {1}));
+  REQUIRE(core.target_arrived(at(1), {1}));
+  CHECK(core.target_arrived(at(1), {1}).error().code == errc::bad_frame);
+}
+
+TEST_CASE("a new feeder sends the labels of a step that is over again until it is forgotten") {
+  for (const bool is_forgotten : {false, true}) {
+    stage_core core(4, execution::ready, true);
+    REQUIRE(core.begin(last(at(1), 1)));
+    REQUIRE(core.input_arrived(at(1), {0}));
+    REQUIRE(core.target_arrived(at(1), {0}));
+    REQUIRE(core.action_done(at(1), f(0)));
+    REQUIRE(core.action_done(at(1), b(0)));
+    REQUIRE(core.update_done(at(1)));
+    core.forget_before(at(is_forgotten ? 2 : 1));
+    core.start_over({.labels = 0}, at(1));
+    CHECK(core.is_repeat(edge::target, at(1), {0}) == !is_forgotten);
+    CHECK_FALSE(core.is_repeat(edge::input, at(1), {0}));  // another sends those
+  }
+}
+
+TEST_CASE("labels that came early come again with a new feeder, and inputs of another stay") {
+  stage_core core(4, execution::ready, true);
+  REQUIRE(core.target_arrived(at(1), {0}));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  core.start_over({.labels = 0}, at(1));
+  REQUIRE(core.begin(last(at(1), 1)));
+  CHECK(core.target_arrived(at(1), {0}).value() ==
+        start(at(1), f(0)) + stage_effects{grant_credit{at(1), edge::target, {0}}});
+}

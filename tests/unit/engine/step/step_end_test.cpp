@@ -96,6 +96,23 @@ TEST_CASE("a loss that is not finite is an error at once, or part of the vote") 
   CHECK(vote.of_loss);
 }
 
+TEST_CASE("a loss may be known no sooner than the complete gradients are, and not later") {
+  step_end_core alone;
+  terms_of(alone, 1);
+  const auto told = alone.loss_not_finite(key(1), "the loss is NaN");
+  REQUIRE_FALSE(told);
+  CHECK(told.error().code == errc::handler_failed);
+  step_end_core coupled({.may_leave_out = true});
+  terms_of(coupled, 1);
+  REQUIRE(coupled.loss_not_finite(key(1), "the loss is NaN"));
+  const auto vote = only<cast_vote>(coupled.gradients_ready(key(1), {.not_finite = "x"})).vote;
+  CHECK(vote.of_loss);
+  CHECK(vote.not_finite == "the loss is NaN");
+  const auto late = coupled.loss_not_finite(key(1), "the loss is NaN");
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == errc::bad_frame);
+}
+
 TEST_CASE("a stage follows the decision: applies with its scale, or takes the step back") {
   step_end_core core({.may_leave_out = true, .clips_norm = true});
   CHECK(terms_of(core, 1) == gradient_terms{gradient_use::update, true});
