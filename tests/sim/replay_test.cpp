@@ -97,6 +97,7 @@ replay_options with_data(std::mt19937_64& random) {
   auto options = with_returns(random);
   const auto places = options.training.stages.size() * options.replicas;
   options.data_at = static_cast<std::uint32_t>(random() % places);
+  options.lends = random() % 2 == 0;
   return options;
 }
 

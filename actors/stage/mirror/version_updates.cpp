@@ -26,8 +26,9 @@ std::uint64_t bytes_of_all(const std::vector<named_tensor>& tensors) {
 
 /// Whether the keeper has the stage's own tensors, or borrows them.
 bool shares_memory(const stage_state& state, const keeper_described& keeper) {
-  if (keeper.machine.empty() || keeper.machine != messages::this_machine()) return false;
-  return keeper.process == ::getpid() || state.memory;
+  if (keeper.machine != messages::this_machine()) return false;
+  // Machines without a name may be two, of which the keeper then gets states.
+  return keeper.process == ::getpid() || (!keeper.machine.empty() && state.memory);
 }
 
 void keeper_known(stage_state& state, std::size_t place, const keeper_described& keeper) {

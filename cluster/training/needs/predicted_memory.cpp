@@ -97,7 +97,9 @@ bool lends_here(const trainer_config& config) {
 /// stages lend memory to the trainer.
 result<std::vector<other_keepers>> keepers_of(const trainer_config& config, bool lends_any) {
   std::vector<std::string> hosts(stage_names_of(config.pipeline).size());
-  std::vector<bool> lends(hosts.size(), lends_any);
+  std::vector<bool> lends(hosts.size(), false);
+  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  for (std::size_t i = 0; i < hosts.size(); ++i) lends[i] = lends_any && seats[i].device == "cpu";
   const auto& cluster = config.cluster;
   if (cluster.nodes.empty()) return keepers_beside(hosts, lends);
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
@@ -155,6 +157,10 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
     return kept * (bytes[stage].tensors + bytes[stage].state);
   };
   const bool lends = lends_here(config);
+  const bool maps =
+      lends && are_whole &&
+      std::ranges::all_of(seats_of_stages(config, std::thread::hardware_concurrency()),
+                          [](const device_seat& each) { return each.device == "cpu"; });
   const auto keepers = keepers_of(config, lends && are_whole);
   if (!keepers) return tl::unexpected(keepers.error());
   const auto entry = known.optimizers.find(config.optimizer.name);
@@ -182,7 +188,7 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
     add_on_host(own, version(stage) + most);
     own.on_cpu += most_arriving;
     if (to.sent[stage] && to.sent[stage]->is_update(false)) own.on_cpu += bytes[stage].parameters;
-    if (lends && are_whole) to.mapped += most;
+    if (maps) to.mapped += most;
   }
   return {};
 }

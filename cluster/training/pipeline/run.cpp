@@ -213,7 +213,7 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
                                .sums = sums_wished(config),
                                .keepers = parts.recovery
                                               ? parts.recovery->keepers(lends_to_trainer(
-                                                    parts.group, config.link, are_lent_whole(run)))
+                                                    parts.group, config, are_lent_whole(run)))
                                               : std::vector<std::vector<caf::strong_actor_ptr>>(),
                                .logs_edges = parts.recovery != nullptr,
                                .accumulate = config.train.accumulate});

@@ -24,10 +24,16 @@ result<void> joined_listening::settle() {
   if (config_.cluster.launch != launch_way::none) return {};
   const auto told = ask_new();
   if (!told) return tl::unexpected(told.error());
-  if (!std::exchange(has_chosen_, true)) choose(*told);
+  const bool is_replacing = std::exchange(has_chosen_, true);
+  if (!is_replacing) choose(*told);
   for (const auto& each : *told) {
     if (const auto wanted = wanted_of(each); !wanted.empty())
-      if (auto moved = move(each, wanted); !moved) return moved;
+      if (auto moved = move(each, wanted); !moved) {
+        if (!is_replacing || moved.error().code != errc::address_unavailable) return moved;
+        const error unfit{errc::peer_lost, moved.error().text};
+        group_.lose(each.place, unfit);  // so that another is waited for
+        return tl::unexpected(unfit);
+      }
     settled_.insert(each.name);
   }
   return {};

@@ -28,7 +28,7 @@ class joined_listening {
   /// For those that it has not been done for: all stages the first time, and then those that have
   /// taken the place of lost ones, before they are built. After an error the rest are done the next
   /// time. Errors: address_unavailable naming the stage and the key, where its host is not in the
-  /// network that [cluster] names; peer_lost.
+  /// network that [cluster] names; peer_lost, also for a replacement on such a host, which is ended.
   [[nodiscard]] result<void> settle();
 
  private:

@@ -46,13 +46,15 @@ void tell_edges(node_group& group, const trainer_config& config) {
   }
 }
 
-std::vector<bool> lends_to_trainer(node_group& group, const link_config& link, bool are_whole) {
+std::vector<bool> lends_to_trainer(node_group& group, const trainer_config& config,
+                                   bool are_whole) {
   const bool can_lend = are_whole && group.node().memory() != nullptr;
+  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
   std::vector<bool> lends;
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
-    lends.push_back(can_lend &&
-                    carrier_between(group.node().address(), address_of_place(group, place), link) ==
-                        messages::link_transport::shm);
+    lends.push_back(can_lend && seats.at(place).device == "cpu" &&
+                    carrier_between(group.node().address(), address_of_place(group, place),
+                                    config.link) == messages::link_transport::shm);
   return lends;
 }
 

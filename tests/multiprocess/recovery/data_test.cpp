@@ -114,6 +114,13 @@ TEST_CASE("The data of all replicas are lost with a stage of one, and read by an
   CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 reads the data from here on"));
 }
 
+TEST_CASE("Neighbours that are lost with the data are replayed where the trainer keeps versions") {
+  const auto outcome =
+      check_run(training({"--stages", "2", "--data-node", "stage-0"}),
+                {{5, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::replayed);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0.2 reads the data from here on"));
+}
+
 TEST_CASE("Where all stages go back, the data are opened again where they were lost") {
   // Over tcp the trainer keeps no versions, so neighbours that are lost together have none left.
   const auto lost =
