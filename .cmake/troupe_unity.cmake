@@ -73,15 +73,15 @@ function(troupe_unity_target target)
     UNITY_BUILD_CODE_BEFORE_INCLUDE "${before}")
 endfunction()
 
-# troupe_unity(FOLDER): every target of this folder and of those below it.
-function(troupe_unity folder)
+# troupe_for_targets(FOLDER FUNCTION): calls the function with every target of this folder and of those below it.
+function(troupe_for_targets folder function)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target ${targets})
-    troupe_unity_target(${target})
+    cmake_language(CALL ${function} ${target})
   endforeach()
   get_property(below DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   foreach(each ${below})
-    troupe_unity(${each})
+    troupe_for_targets(${each} ${function})
   endforeach()
 endfunction()
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/base/random.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/training/gradients.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -21,14 +22,6 @@ namespace {
 
 using engine::named_tensor;
 using tensors_by_name = std::unordered_map<std::string, at::Tensor>;
-
-/// What depends on each bit of a word: the last steps of Steele et al., "Fast splittable
-/// pseudorandom number generators", 2014.
-std::uint64_t mixed(std::uint64_t word) {
-  word = (word ^ (word >> 30U)) * 0xBF58476D1CE4E5B9U;
-  word = (word ^ (word >> 27U)) * 0x94D049BB133111EBU;
-  return word ^ (word >> 31U);
-}
 
 /// Two sums over words, of which the second one depends on their order: Fletcher, "An arithmetic
 /// checksum for serial transmissions", 1982.
@@ -44,7 +37,7 @@ std::uint64_t digest_of_bytes(const void* data, std::size_t bytes) {
   if (bytes > 0) std::memcpy(&word, at, bytes);
   sum += word;
   sums += sum;
-  return mixed(sum) ^ std::rotl(mixed(sums), 32);
+  return engine::splitmix64::mix(sum) ^ std::rotl(engine::splitmix64::mix(sums), 32);
 }
 
 /// What came for an update, by the parameter's or buffer's name.
@@ -137,8 +130,9 @@ std::uint64_t digest_of(const std::vector<named_tensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
     const auto dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
-    digest += mixed(digest_of_bytes(name.data(), name.size()) ^
-                    std::rotl(digest_of_bytes(dense.const_data_ptr(), dense.nbytes()), 1));
+    digest += engine::splitmix64::mix(
+        digest_of_bytes(name.data(), name.size()) ^
+        std::rotl(digest_of_bytes(dense.const_data_ptr(), dense.nbytes()), 1));
   }
   return digest;
 }

@@ -25,14 +25,15 @@ class splitmix64 {
     return mix(mix(seed + step) ^ (stream + step));
   }
 
- private:
-  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15;
-
+  /// A word of which each bit depends on each bit of `z`.
   static constexpr std::uint64_t mix(std::uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15;
 
   std::uint64_t state_;
 };

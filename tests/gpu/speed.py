@@ -172,13 +172,16 @@ def main() -> int:
     before = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     found = {"rows": before.get("rows", []), "growth": before.get("growth")}
 
+    def write() -> None:
+        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
     def note(rows: Iterator[dict]) -> None:
         for row in rows:
             found["rows"] = [one for one in found["rows"]
                              if (one["model"], one["what"]) != (row["model"], row["what"])] + [row]
             print(f"{row['model']}, {row['what']}: {1000 * row['seconds']:.2f} ms, "
                   f"{row['peak_bytes'] / 2**30:.2f} GiB", flush=True)
-            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            write()
 
     if asked.rehearse:
         note(rehearsed_rows(programs, device))
@@ -187,7 +190,7 @@ def main() -> int:
         if part == "trainer":
             note(trainer_rows(programs, device))
             found["growth"] = growth_of(programs, device)
-            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            write()
         else:
             note(rows_of(programs, device, part, asked.rounds))
     return 0

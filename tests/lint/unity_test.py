@@ -15,7 +15,7 @@ project(batches LANGUAGES CXX)
 add_library(batches STATIC {' '.join(sources)})
 list(APPEND CMAKE_MODULE_PATH {root}/.cmake)
 include(troupe_unity)
-troupe_unity(${{PROJECT_SOURCE_DIR}})
+troupe_for_targets(${{PROJECT_SOURCE_DIR}} troupe_unity_target)
 """
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -93,13 +94,19 @@ bool lends_here(const trainer_config& config) {
          (config.link.transport == transport::mixed && config.cluster.launch != launch_way::none);
 }
 
+/// Which stages of all replicas lend their versions to processes of their machine.
+std::vector<bool> lenders_of(const trainer_config& config, bool are_whole) {
+  std::vector<bool> lend;
+  for (const auto& seat : seats_of_stages(config, std::thread::hardware_concurrency()))
+    lend.push_back(lends_here(config) && are_whole && seat.device == "cpu");
+  return lend;
+}
+
 /// Where the versions of each stage are kept beside its own node, as far as the config tells which
-/// stages lend memory to the trainer.
-result<std::vector<other_keepers>> keepers_of(const trainer_config& config, bool lends_any) {
-  std::vector<std::string> hosts(stage_names_of(config.pipeline).size());
-  std::vector<bool> lends(hosts.size(), false);
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
-  for (std::size_t i = 0; i < hosts.size(); ++i) lends[i] = lends_any && seats[i].device == "cpu";
+/// stages lend memory to the trainer. `lends`: see lenders_of.
+result<std::vector<other_keepers>> keepers_of(const trainer_config& config,
+                                              std::vector<bool> lends) {
+  std::vector<std::string> hosts(lends.size());
   const auto& cluster = config.cluster;
   if (cluster.nodes.empty()) return keepers_beside(hosts, lends);
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
@@ -115,7 +122,8 @@ result<std::vector<other_keepers>> keepers_of(const trainer_config& config, bool
 
 /// Of which stages of all replicas the keeper elsewhere shares no memory with the stage.
 std::vector<bool> are_versions_sent(const trainer_config& config,
-                                    const std::vector<other_keepers>& keepers, bool lends) {
+                                    const std::vector<other_keepers>& keepers) {
+  const bool lends = lends_here(config);
   std::vector<bool> sent(keepers.size(), !lends);
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!lends || !places || !is_over_hosts(config.cluster.launch)) return sent;
@@ -156,16 +164,13 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
   const auto version = [&](std::size_t stage) {
     return kept * (bytes[stage].tensors + bytes[stage].state);
   };
-  const bool lends = lends_here(config);
-  const bool maps =
-      lends && are_whole &&
-      std::ranges::all_of(seats_of_stages(config, std::thread::hardware_concurrency()),
-                          [](const device_seat& each) { return each.device == "cpu"; });
-  const auto keepers = keepers_of(config, lends && are_whole);
+  const auto lends = lenders_of(config, are_whole);
+  const bool maps = std::ranges::all_of(lends, std::identity());
+  const auto keepers = keepers_of(config, lends);
   if (!keepers) return tl::unexpected(keepers.error());
   const auto entry = known.optimizers.find(config.optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
-  const auto are_sent = are_versions_sent(config, *keepers, lends);
+  const auto are_sent = are_versions_sent(config, *keepers);
   to.sent = sent_versions(bytes, are_sent, entry->same_on_every_cpu);
   std::vector<double> for_others(keepers->size(), 0), arriving(keepers->size(), 0);
   for (std::size_t i = 0; i < keepers->size(); ++i) {

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/sim/replay_company.hpp"
+#include "tests/sim/seeds.hpp"
+
+/// Runs of a company whose stages are lost, each beside one that nothing happens to.
+namespace troupe::tests::replays {
+
+/// Any plan, any credits, any network.
+replay_options anything(std::mt19937_64& random);
+/// The same in two or three replicas.
+replay_options with_replicas(std::mt19937_64& random);
+/// The same in replicas that share out the update.
+replay_options with_shared_state(std::mt19937_64& random);
+/// The same, whose stages all go back where there is no replay; with checkpoints, some of which
+/// cannot be read later.
+replay_options with_returns(std::mt19937_64& random);
+/// The same on two to four hosts, each with at least one stage's process.
+replay_options on_hosts(std::mt19937_64& random);
+/// The same as with_returns on one host, where the trainer keeps versions too.
+replay_options on_the_trainers_host(std::mt19937_64& random);
+/// The same as with_returns, and the process of a stage reads the data.
+replay_options with_data(std::mt19937_64& random);
+
+std::uint32_t some_host(const replay_options& options, std::mt19937_64& random);
+
+/// What has happened in runs.
+struct tally {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::chrono::milliseconds simulated{0};
+  std::uint64_t losses = 0, replays = 0, of_several = 0, in_evaluations = 0, returns = 0;
+  std::uint64_t given_up = 0, with_data = 0;
+  replay_company::return_counts back = {};
+
+  void add(const replay_company::return_counts& more) {
+    back.versions += more.versions;
+    back.checkpoints += more.checkpoints;
+    back.beginnings += more.beginnings;
+    back.passed_over += more.passed_over;
+    back.interrupted += more.interrupted;
+    back.hosts += more.hosts;
+    back.fenced += more.fenced;
+  }
+};
+
+/// How a run ends that nothing happens to.
+struct calm_end {
+  std::string fault;
+  std::vector<std::uint64_t> outcome;
+};
+
+calm_end calm_end_of(replay_options options, std::uint64_t seed, tally& of);
+
+/// One run with losses against the same without. Empty, or what is wrong, with the run's plan.
+std::string compare(const replay_options& options, std::uint64_t seed, const calm_end& calm,
+                    tally& of);
+/// The same, with the one without under another timing.
+std::string compare(const replay_options& options, std::uint64_t seed, tally& of);
+
+/// Ends the test where something is wrong with that run.
+void expect_calm_end(const replay_options& options, std::uint64_t seed, const calm_end& calm,
+                     tally& of);
+
+/// Of the run without losses.
+std::uint64_t events_of(const replay_options& options, std::uint64_t seed);
+
+/// Runs of `make`, each with the losses that `lose` adds, which is told how many events there are.
+template <class Make, class Lose>
+tally after(std::uint64_t runs, Make make, Lose lose) {
+  tally of;
+  for_each_seed(runs, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    replay_options options = make(random);
+    lose(options, events_of(options, seed), random);
+    return compare(options, seed, of);
+  });
+  say_pace(of.simulated, of.begin);
+  return of;
+}
+
+/// The same with so many losses at any events, and with `steps` steps if that is not 0.
+template <class Make>
+tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make make) {
+  const auto with_steps = [&](std::mt19937_64& random) {
+    replay_options options = make(random);
+    if (steps > 0) options.steps = steps;
+    return options;
+  };
+  return after(runs, with_steps, [losses](auto& options, std::uint64_t events, auto& random) {
+    const auto places = options.training.stages.size() * options.replicas;
+    for (int i = 0; i < losses; ++i)
+      options.losses[random() % events + 1] = static_cast<std::uint32_t>(random() % places);
+  });
+}
+
+}  // namespace troupe::tests::replays

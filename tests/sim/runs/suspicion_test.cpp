@@ -1,0 +1,122 @@
+// Processes that are taken for lost and live, and ways between two that are cut.
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <exception>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "engine/schedule/generators.hpp"
+#include "tests/sim/runs/replay_runs.hpp"
+#include "tests/sim/stage_cluster.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using namespace troupe::tests::replays;
+using tests::replay_options;
+
+namespace {
+
+std::uint32_t some_place(const replay_options& options, std::mt19937_64& random) {
+  return static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
+}
+
+/// Between two stages, or a stage and the trainer, one way or both, for as long as silence is
+/// noticed or not.
+replay_options::cut some_cut(const replay_options& options, std::mt19937_64& random) {
+  const auto places = options.training.stages.size() * options.replicas;
+  replay_options::cut made{.from = some_place(options, random)};
+  made.to = static_cast<std::uint32_t>((made.from + 1 + random() % places) % (places + 1));
+  if (random() % 2 == 0) std::swap(made.from, made.to);
+  made.both_ways = random() % 2 == 0;
+  made.lasts = static_cast<std::uint32_t>(random() % 3000 + 1);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a living stage that is taken for lost is replaced to the same numbers") {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    options.doubts[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 225);
+  CHECK(of.replays > of.back.fenced / 2);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("runs go on whose stages are lost, or are taken for lost and live, again and again") {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < 3; ++i) options.doubts[random() % events + 1] = some_place(options, random);
+    options.losses[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 450);
+  CHECK(of.replays > of.back.fenced / 5);
+}
+
+TEST_CASE("living stages that are taken for lost cost no checkpoint where the trainer keeps too") {
+  const auto of =
+      after(300, on_the_trainers_host, [](auto& options, std::uint64_t events, auto& random) {
+        for (int i = 0; i < 3; ++i)
+          options.doubts[random() % events + 1] = some_place(options, random);
+      });
+  CHECK(of.back.fenced > 450);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("each stage of a small pipeline is taken for lost at each event of a run, and lives") {
+  replay_options options{.training = plan_step({"1f1b"}, 3, 2).value(),
+                         .steps = 3,
+                         .evaluate_every = 2,
+                         .ties = true,
+                         .returns = true};
+  tally of;
+  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
+    const auto events = events_of(options, seed);
+    const auto calm = calm_end_of(options, seed + 1, of);
+    for (std::uint64_t event = 1; event <= events; ++event)
+      for (std::uint32_t stage = 0; stage < 3; ++stage) {
+        options.doubts = {{event, stage}};
+        expect_calm_end(options, seed, calm, of);
+      }
+    options.doubts.clear();
+  }
+  tests::say_pace(of.simulated, of.begin);
+  CHECK(of.replays > of.back.fenced / 2);
+}
+
+TEST_CASE("a way that is cut for a while, to one side or both, costs no bits and no checkpoint") {
+  const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    options.cuts[random() % events + 1] = some_cut(options, random);
+  });
+  CHECK(of.back.fenced > 25);
+  CHECK(of.replays > 25);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("runs go on that lose a stage while ways are cut") {
+  const auto of = after(150, with_returns, [](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < 2; ++i) options.cuts[random() % events + 1] = some_cut(options, random);
+    options.losses[random() % events + 1] = some_place(options, random);
+  });
+  CHECK(of.back.fenced > 25);
+  CHECK(of.replays > of.losses / 4);
+}
+
+TEST_CASE("a run whose stages still listen to one that was replaced is noticed") {
+  std::uint64_t noticed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    auto options = anything(random);
+    options.returns = true;
+    options.doubts[random() % events_of(options, seed) + 1] = some_place(options, random);
+    options.judges_senders = false;
+    tally of;
+    try {
+      if (!compare(options, seed, of).empty()) ++noticed;
+    } catch (const std::exception&) {  // a stage lacks what it should have
+      ++noticed;
+    }
+  }
+  CHECK(noticed > 5);
+}
