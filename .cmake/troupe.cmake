@@ -153,9 +153,11 @@ endfunction()
 # ctest test. With TOGETHER the cases of a source are one, in one process: loading LibTorch takes longer
 # than most cases that need it. Sources that follow ALONE keep a process for each case: those which
 # change what a process has once, or start others, and those which skip cases, which would count as
-# passed beside others. Tests that start processes run one at a time, and first, since they take longest. With
-# UNTIMED, those of them that are tagged [untimed] hold nobody to a time: they run last and beside
-# others, so that no core waits for the end of the rest. PLAIN: no header of LibTorch's is put before
+# passed beside others. Tests that start processes run one at a time, and first, since they take longest;
+# each counts as two, so that of three at a time only one more runs beside those which hold others to a time. With
+# UNTIMED, those of them that are tagged [untimed] hold nobody to a time, but that nothing is left two
+# seconds after an end in order: they run last and beside others, so that no core waits for the end of the
+# rest. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
 # labelled `timed` hold clocks to less than a second and run alone.
 function(troupe_test name)
@@ -189,7 +191,7 @@ function(troupe_test name)
   if("timed" IN_LIST TEST_LABELS)
     set(order RUN_SERIAL TRUE)
   elseif("multiprocess" IN_LIST TEST_LABELS OR "chaos" IN_LIST TEST_LABELS)
-    set(order RESOURCE_LOCK processes COST 1000)
+    set(order RESOURCE_LOCK processes COST 1000 PROCESSORS 2)
   endif()
   set(discovery TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST)
   set(properties TIMEOUT ${TROUPE_TEST_SECONDS} SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}")

@@ -2,21 +2,17 @@
 # (.cmake/shared_headers.hpp) is parsed once for all targets that are compiled in one way. Builds of single
 # sources have none, so that no source leans on it. Tests have their own (troupe_precompiled_headers).
 
-# troupe_headers_for(OUT TYPE OPTIONS): the target whose precompiled headers fit targets of that type with
-# these options; the compiler takes no others.
-function(troupe_headers_for out type options)
-  string(MAKE_C_IDENTIFIER "shared_headers_${type}${options}" name)
+# troupe_headers_for(OUT OPTIONS): the target whose precompiled headers fit targets with these options; the
+# compiler takes no others.
+function(troupe_headers_for out options)
+  string(MAKE_C_IDENTIFIER "shared_headers${options}" name)
   set(${out} ${name} PARENT_SCOPE)
   if(TARGET ${name})
     return()
   endif()
   set(source ${PROJECT_BINARY_DIR}/${name}.cpp)
   file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
-  if(type STREQUAL "EXECUTABLE")
-    add_executable(${name} ${source})
-  else()
-    add_library(${name} STATIC ${source})
-  endif()
+  add_library(${name} STATIC ${source})
   target_link_libraries(${name} PRIVATE troupe_options torch::torch caf::core)
   target_compile_options(${name} PRIVATE ${options})
   target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/.cmake/shared_headers.hpp)
@@ -55,7 +51,11 @@ function(troupe_share_headers target)
   endif()
   troupe_links_torch(has_torch ${libraries})
   if(has_torch)
-    troupe_headers_for(headers ${type} "${options}")
+    troupe_headers_for(headers "${options}")
+    if(type STREQUAL "EXECUTABLE")  # as the sources of libraries are, or the headers would not fit
+      set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+      target_compile_options(${target} PRIVATE -fPIC)
+    endif()
     troupe_keep_own_options(${target})
     target_precompile_headers(${target} REUSE_FROM ${headers})
   endif()

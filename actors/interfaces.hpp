@@ -10,8 +10,8 @@ namespace troupe::actors {
 /// One pipeline stage: a slice of the model or several, its chunks, and their places in the flow.
 /// Lives on any node.
 using stage_actor = caf::typed_actor<
-    // From whoever composes the pipeline, before `connect_stage`: by what the stage can sum with
-    // its replicas beside links, and an invitation for them. Errors: transport_missing,
+    // From whoever composes the pipeline, before `connect_stage`: what the stage can sum gradients
+    // with beside links, and an invitation for its replicas. Errors: transport_missing,
     // handler_failed.
     caf::replies_to<struct ask_sum_offer>::with<struct sum_offered>,
     caf::replies_to<struct invite_replicas>::with<struct replicas_invited>,
@@ -20,8 +20,8 @@ using stage_actor = caf::typed_actor<
     // From the trainer, before the first `run_stage` that names it. Errors: bad_config (a rule that
     // the plan breaks, chunks that are not the stage's), bad_frame (its number or kind).
     caf::replies_to<struct announce_plan>::with<struct acknowledged>,
-    // From the trainer. The answer comes when the stage's part of the step is over and, if it is a
-    // training step, applied or left out. Several may be outstanding; they run in order. Errors:
+    // From the trainer. The answer comes when the stage's part of the step is over and a training
+    // step was applied or skipped. Several may be outstanding; they run in order. Errors:
     // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (a plan that was not
     // announced, or is of another kind of step).
     caf::replies_to<struct run_stage>::with<struct stage_done>,
@@ -32,14 +32,17 @@ using stage_actor = caf::typed_actor<
     caf::reacts_to<struct target>,
     // From the stage of the slice after.
     caf::reacts_to<struct gradient>,
+    // From the stage of the slice before or after, instead of an activation or a gradient, where
+    // the two have a port; and from the own ports.
+    caf::reacts_to<struct announced_tensor>, caf::reacts_to<struct tensor_moved>,
     // From the neighbour that uses what this stage sent.
     caf::reacts_to<struct credit>,
     // From the stage's own work thread.
     caf::reacts_to<struct output_ready>, caf::reacts_to<struct work_done>,
     caf::reacts_to<struct losses_known>, caf::reacts_to<struct gradients_ready>,
     caf::reacts_to<struct step_undone>,
-    // From a stage with which this one shares a weight, once a training step; may come before this
-    // stage's own gradients are there.
+    // From a stage with which this one shares a weight, once per training step; may come before
+    // this stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,
     // From the same stage of another replica, in a training step: its parts of the buckets that
     // this stage adds up, perhaps before its own gradients are there, the sums of the others, what
@@ -66,38 +69,38 @@ using stage_actor = caf::typed_actor<
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
     caf::replies_to<struct load_state>::with<struct acknowledged>,
     caf::replies_to<struct read_state>::with<struct kept_state>,
-    // From the trainer, between steps, where versions are kept. Answered once all keepers have
-    // what the stage is now, and once the stage is what a keeper has. Errors: theirs; bad_data
-    // for a version that does not fit, bad_config within a step.
+    // From the trainer, between steps, if versions are kept. The first is answered once all
+    // keepers have the stage's present state, the second once the stage has loaded a version.
+    // Errors: those of keepers; bad_data for a version that does not fit, bad_config within a step.
     caf::replies_to<struct take_version>::with<struct acknowledged>,
     caf::replies_to<struct adopt_version>::with<struct acknowledged>,
     // From the trainer, before it begins another step. Answered once the stage's files of a
     // checkpoint are on the disk; steps go on meanwhile. Errors: io_failed naming the file,
     // cancelled where another such order came before the step was over.
     caf::replies_to<struct write_slice>::with<struct slice_written>,
-    // From the trainer, where lost stages are replaced, for each of them; for a lost feeder of this
-    // stage; and then once. Errors: stale where the first step to be done again was forgotten;
-    // bad_config where edges are not logged.
+    // From the trainer, after losses: for each lost stage that was replaced, for a lost feeder of
+    // this stage, and finally once. Errors: stale if this stage no longer has what it sent in the
+    // first step that is repeated; bad_config if edges are not logged.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::replies_to<struct replace_feeder>::with<struct acknowledged>,
     caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own optimizer and the own work thread.
     caf::reacts_to<struct state_shown>, caf::reacts_to<struct buffers_copied>>;
 
-/// Keeps the last versions of stages, some of other nodes, for a run that goes on from them. Lives
-/// on any node.
+/// Keeps the last versions of stages, also of other nodes, so that a run can continue from them.
+/// Lives on any node.
 using keeper_actor = caf::typed_actor<
-    // From a stage, piece after piece. Errors: bad_frame for a piece that is not due.
+    // From a stage, piece after piece. Errors: bad_frame for a piece that is not due; stale for one
+    // of a stage that was replaced, and lives.
     caf::replies_to<struct store_version>::with<struct acknowledged>,
-    // The same, where the keeper is sent gradients. Answered at the last piece once the version is
-    // computed and kept. Errors: stale where the version before is not kept; bad_config for an
+    // The same, if the keeper is sent gradients. The last piece is answered once the version is
+    // computed and kept. Errors: stale if the version before is not kept; bad_config for an
     // unknown optimizer or its options; bad_data for a version with another digest, or tensors of
     // other names.
     caf::replies_to<struct store_update>::with<struct acknowledged>,
     // From a stage, once it knows the keeper.
     caf::replies_to<struct describe_keeper>::with<struct keeper_described>,
-    // From the trainer, and from a stage that is to become such a version. Errors: stale where
-    // there is none.
+    // From the trainer, and from a stage that loads a version. Errors: stale if it is not kept.
     caf::replies_to<struct list_versions>::with<struct versions_kept>,
     caf::replies_to<struct fetch_version>::with<struct version_piece>>;
 
@@ -105,20 +108,20 @@ using keeper_actor = caf::typed_actor<
 using slice_writer_actor = caf::typed_actor<
     // From its stage. Errors: io_failed naming the file.
     caf::replies_to<struct store_slice>::with<struct slice_written>,
-    // From the trainer, where this process does not see the folder, in the order of pieces: what
-    // was read to its end is forgotten. Errors: stale for another slice than the last.
+    // From the trainer, if this process does not see the folder; pieces in order. What was read to
+    // its end is dropped. Errors: stale for another slice than the last.
     caf::replies_to<struct read_slice>::with<struct slice_piece>>;
 
 /// Keeps files of checkpoints on a host's own disk: those of the host's stages, and copies of
 /// another host's. Lives on any node.
 using slice_store_actor = caf::typed_actor<
-    // From the trainer, before a run goes on from a checkpoint.
+    // From the trainer, before a run resumes from a checkpoint.
     caf::replies_to<struct check_slices>::with<struct slices_checked>,
-    // From the trainer: once the file is written where it is copied from, or a stage here is to
-    // read it. Answered when the copy is on the disk. Errors: io_failed naming the file; bad_data
-    // where its bytes are other ones; those of whom it is copied from.
+    // From the trainer, once the file is written on the host that it is copied from, or when a
+    // stage here is to read it. Answered when the copy is on the disk. Errors: io_failed naming
+    // the file; bad_data if its bytes differ; those of the store that it is copied from.
     caf::replies_to<struct copy_slice>::with<struct slice_copied>,
-    // From the node that copies. Errors: bad_data naming the file.
+    // From the store that copies the file. Errors: bad_data naming it.
     caf::replies_to<struct read_slice_file>::with<struct slice_piece>,
     // From the trainer, after each checkpoint. Errors: io_failed.
     caf::replies_to<struct keep_manifest>::with<struct acknowledged>,
@@ -126,26 +129,26 @@ using slice_store_actor = caf::typed_actor<
     // From a trainer that has lost its folder. Errors: io_failed.
     caf::replies_to<struct list_manifests>::with<struct manifests_kept>>;
 
-/// Decides for all stages alike what becomes of a training step, and what the next loss is
-/// multiplied by. One a run, beside the pipeline.
+/// Decides for all stages whether a training step is applied or skipped, and the next loss scale.
+/// One per run, beside the pipeline.
 using step_coordinator_actor = caf::typed_actor<
-    // From each stage, once a training step or repeated; answered when all stages have voted.
-    // Errors: bad_frame for no stage, and a vote that contradicts the stage's first; stale for a
-    // step before its last, and for a stage that is replaced.
+    // From each stage, once per training step or repeatedly; answered when all stages have voted.
+    // Errors: bad_frame for an unknown stage, and for a vote that contradicts the stage's first;
+    // stale for a step before its last, and for a stage that was replaced.
     caf::replies_to<struct step_vote>::with<struct step_decision>,
-    // From the pipeline, before another stage does the last steps of a lost one again.
+    // From the pipeline, before the replacement of a lost stage repeats its last steps.
     caf::replies_to<struct replace_voter>::with<struct acknowledged>,
-    // From the pipeline. Errors: stale for a step that was not decided, or long ago, unless it asks
-    // for the answer when it is.
+    // From the pipeline. Errors: stale for a step that was decided on long ago, or not yet, unless
+    // `when_decided` asks to wait for that.
     caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
 
-/// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
+/// Owns a stage's parameters: nobody else writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<
-    // From the stage, once an update. Answered when it is applied. Errors: bad_config for gradients
-    // that do not match, stale for a step out of order.
-    caf::replies_to<struct apply_gradients>::with<struct applied>,
-    // From the stage, after an update, and once before the first where replicas share the state
-    // out. Errors: bad_frame for values that do not match.
+    // From the stage, once per update. Answered when it is applied. Errors: bad_config for
+    // gradients that do not match, stale for a step out of order.
+    caf::replies_to<struct apply_gradients>::with<struct gradients_applied>,
+    // From the stage, if replicas shard the state: after an update, and once before the first.
+    // Errors: bad_frame for values that do not match.
     caf::replies_to<struct replace_parameters>::with<struct acknowledged>,
     caf::reacts_to<struct keep_state_of>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
@@ -154,34 +157,36 @@ using optimizer_actor = caf::typed_actor<
     // From the stage, after an update and before the next.
     caf::replies_to<struct copy_state>::with<struct state_copied>>;
 
-/// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
-/// Lives beside whoever reads the batches; the pipeline bounds how many steps are under way.
+/// Sends inputs and labels to the two ends of the pipeline as their credits allow, and holds the
+/// rest. Lives beside the reader of the batches; the pipeline bounds the number of steps in
+/// progress.
 using feeder_actor = caf::typed_actor<
-    // From whoever reads batches, in the order of steps; from the pipeline, of a step by itself.
+    // From the reader of the batches, in the order of steps; from the pipeline, for a single step.
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
     caf::reacts_to<struct credit>,
-    // From the pipeline, for each lost stage that is replaced, once the stages know it; and when
-    // steps are over.
+    // From the pipeline: for each lost stage that was replaced, once the stages know its
+    // replacement; and when steps are over.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::reacts_to<struct forget_fed>>;
 
 /// Owns the data set and reads its batches for the feeder. Lives with the trainer, or on the node
 /// where the data are.
 using data_actor = caf::typed_actor<
-    // From the pipeline, for each replica in turn, where the actor was spawned without feeders: it
-    // has one of its own from then on, beside itself. For the first replica again: the feeders that
-    // it had end. Errors: bad_config for another replica than the next.
+    // From the pipeline, for each replica in turn, if the actor was spawned without feeders: it
+    // spawns one beside itself. For the first replica again: the feeders that it had end. Errors:
+    // bad_config for another replica than the next.
     caf::replies_to<struct connect_data>::with<struct data_connected>,
     // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch),
-    // bad_config without a feeder.
+    // bad_config without a feeder; here and below handler_failed for what was thrown, or what this
+    // process lacks to read a sample.
     caf::replies_to<struct deliver_batch>::with<struct batch_delivered>,
     // From the trainer, at any time.
     caf::replies_to<struct describe_data>::with<struct data_described>,
     // From a trainer that needs some samples itself. Errors: bad_data.
     caf::replies_to<struct read_samples>::with<struct samples_read>>;
 
-/// A host's, for one request: in a thread of its own, where it may wait.
+/// Answers one request of a host, in a thread of its own, where it may wait.
 using scout_actor =
     caf::typed_actor<caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
                      caf::replies_to<struct listen_there>::with<struct listens_there>>;
@@ -190,50 +195,53 @@ using scout_actor =
 using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
     caf::replies_to<struct build_stage>::with<struct stage_built>,
-    // From the trainer, where this node is to read the data, from now on or anew. Errors: those of
-    // opening them.
+    // From the trainer, if this node is to read the data; again, if it is to open them again.
+    // Errors: those of opening them; here and below handler_failed, also where a thread is refused.
     caf::replies_to<struct open_data>::with<struct data_opened>,
-    // From the trainer, of a run that goes on after a loss: one keeper a node, and the stages of
-    // before end.
+    // From the trainer of a run that can continue after losses: one keeper per node; and the end of
+    // the stages built before.
     caf::replies_to<struct open_keeper>::with<struct keeper_opened>,
+    // From the trainer, and from one that takes its place.
+    caf::replies_to<struct note_step>::with<struct acknowledged>,
+    caf::replies_to<struct list_notes>::with<struct notes_kept>,
     caf::replies_to<struct drop_stages>::with<struct acknowledged>,
-    // From the trainer, of a run with checkpoints on the hosts' own disks: one store for a folder.
+    // From the trainer of a run with checkpoints on the hosts' own disks: one store per folder.
     // Errors: io_failed naming the folder.
     caf::replies_to<struct open_slices>::with<struct slices_opened>,
     // From the trainer, before there are stages: which nodes this one does not reach, and what
     // memory it has left.
     caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
     caf::replies_to<struct ask_memory>::with<struct memory_told>,
-    // From a trainer whose stages others have started, before there are stages: where this node
-    // could listen, and where it is to. Errors: address_unavailable.
+    // From a trainer that has not started this process, before there are stages: where this node
+    // could listen, and where it shall. Errors: address_unavailable, io_failed (no descriptor).
     caf::replies_to<struct ask_interfaces>::with<struct interfaces_told>,
     caf::replies_to<struct listen_there>::with<struct listens_there>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 
-/// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
+/// One shard of a parameter server: nobody else writes its parameters. Lives on any node.
 using shard_actor = caf::typed_actor<
     // From the coordinator itself, once, before anything else. Errors: bad_config for a second
     // coordinator; not_admitted from somebody else.
     caf::replies_to<struct connect_shard>::with<struct shard_directory>,
-    // From that coordinator, here and below; from others, or before it: not_admitted, and nothing
-    // is done. A worker may push from now on; none of its pushes is decided any more.
+    // From that coordinator, here and below; from anybody else, or earlier: not_admitted, without
+    // effect. From now on the worker may push; or none of its pushes is decided any more.
     caf::replies_to<struct admit_worker>::with<struct acknowledged>,
     caf::reacts_to<struct expel_worker>,
-    // From the coordinator: what becomes of pushes, in the same order at every shard.
+    // From the coordinator: its decisions on pushes, in the same order at every shard.
     caf::reacts_to<struct apply_pushes>, caf::reacts_to<struct refuse_push>,
-    // From a worker, one after another, perhaps in pieces; the same one again is applied once and
-    // answered again. The answer comes when the push's fate is known and, if it is applied, its
+    // From a worker, one after another, perhaps in pieces; a repeated push is applied once and
+    // answered again. The answer comes when the push was decided on and, if it is applied, its
     // update is over. Errors:
     // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
     // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
-    // or from another process than its first push); cancelled (it left
-    // meanwhile); handler_failed (the arithmetic threw); peer_lost (the coordinator is gone).
-    caf::replies_to<struct push_gradients>::with<struct pushed>,
-    // From anybody; more than one message holds from members alone. Errors: bad_data for an unknown
-    // parameter; not_admitted; bad_frame for a piece that is not due; handler_failed, peer_lost as
-    // above.
-    caf::replies_to<struct pull_parameters>::with<struct pulled>,
+    // or from another process than its first push); cancelled (the worker left meanwhile);
+    // handler_failed (the arithmetic threw); peer_lost (the coordinator is gone).
+    caf::replies_to<struct push_gradients>::with<struct gradients_pushed>,
+    // From anybody; what takes more than one message, from members alone. Errors: bad_data for an
+    // unknown parameter; not_admitted; bad_frame for a piece that is not due; handler_failed,
+    // peer_lost as above.
+    caf::replies_to<struct pull_parameters>::with<struct parameters_pulled>,
     // From the driver, while no push is under way; else pieces may be of different versions.
     // Errors: bad_frame for a place outside of the list or too many that wait, handler_failed,
     // peer_lost.
@@ -242,19 +250,19 @@ using shard_actor = caf::typed_actor<
     caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>,
     caf::reacts_to<struct state_ready>>;
 
-/// Decides what becomes of every push to a parameter server, once for all shards. Watches its
-/// workers and shards. Lives on any node, best beside a shard.
+/// Decides, once for all shards, whether a push to a parameter server is applied or refused.
+/// Watches its workers and shards. Lives on any node, best beside a shard.
 using coordinator_actor = caf::typed_actor<
     // From a worker. The answer comes when every shard has admitted it. Errors: bad_config for a
     // rank that is taken, a presence that is a member, too many workers; cancelled if it left
     // meanwhile; peer_lost when a shard is gone.
-    caf::replies_to<struct join_server>::with<struct joined>,
-    // From a worker's process while no push is under way. The worker is gone when the answer
-    // comes; unknown: done. Errors: not_admitted for another process's worker.
+    caf::replies_to<struct join_server>::with<struct server_joined>,
+    // From a worker's process while no push is under way. Answered when the worker is no member
+    // any more, or never was. Errors: not_admitted for another process's worker.
     caf::replies_to<struct leave_server>::with<struct acknowledged>,
-    // From the shards, each of itself; others are not heard.
+    // From each shard about itself; from anybody else it is ignored.
     caf::reacts_to<struct staged_push>,
-    // From anybody. Answered once members are as few as it says.
+    // From anybody. Answered once there are no more members than it says.
     caf::replies_to<struct read_coordinator>::with<struct coordinator_report>>;
 
 /// Trains its share of every step with a parameter server.

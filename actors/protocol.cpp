@@ -6,6 +6,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/mirror.hpp"
+#include "actors/messages/notes.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/host.hpp"
@@ -25,8 +26,8 @@ namespace {
 using protocol =
     join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
                step_end_messages, pipeline_messages, transfer_messages, recovery_messages,
-               mirror_messages, slice_messages, server_worker_messages, server_coordinator_messages,
-               server_share_messages, server_host_messages>;
+               mirror_messages, note_messages, slice_messages, server_worker_messages,
+               server_coordinator_messages, server_share_messages, server_host_messages>;
 
 using actors =
     interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,

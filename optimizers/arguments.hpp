@@ -20,9 +20,9 @@ namespace troupe::optimizers {
                                            const std::vector<std::optional<at::Tensor>>& gradients,
                                            const std::vector<std::string>& names = {});
 
-/// Whether `kept` holds no other slots than `slots` and `scalars`, each with one entry a parameter
-/// that is undefined, or fits it (slots), or is a single f64 on the CPU (scalars). Errors:
-/// bad_config as above, naming the slot.
+/// Whether `kept` holds no other slots than `slots` and `scalars`, each with one entry per
+/// parameter that is undefined, or fits it (slots), or is a single f64 on the CPU (scalars).
+/// Errors: bad_config as above, naming the slot.
 [[nodiscard]] result<void> check_state(const std::string& optimizer,
                                        const std::vector<at::Tensor>& params, const state& kept,
                                        const std::vector<std::string>& slots,

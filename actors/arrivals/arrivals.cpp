@@ -75,7 +75,7 @@ arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
   const auto how = what.resume(this, messages_at_once);
   holder_.store(0, std::memory_order_release);
   const auto took = clock::now() - begun;
-  judge(*actor, took);
+  note_time(*actor, took);
   if (how != caf::resumable::resume_later)
     caf::intrusive_ptr_release(&what);
   else if (may_go_on && is_cheap(*actor))
@@ -85,7 +85,7 @@ arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
   return took;
 }
 
-void arrivals::judge(caf::abstract_actor& actor, clock::duration took) {
+void arrivals::note_time(caf::abstract_actor& actor, clock::duration took) {
   const auto known = slow_.find(actor.id());
   if (took <= patience) {
     if (known != slow_.end() && ++known->second.prompt == prompt_enough) slow_.erase(known);

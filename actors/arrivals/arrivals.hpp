@@ -54,7 +54,7 @@ class arrivals final : public caf::execution_unit {
 
   /// Returns how long it took.
   clock::duration run(caf::resumable& what, bool may_go_on);
-  void judge(caf::abstract_actor& actor, clock::duration took);
+  void note_time(caf::abstract_actor& actor, clock::duration took);
 
   std::deque<caf::resumable*> ready_;                // each with a reference
   bool is_due_ = false;                              // `run_ready` is

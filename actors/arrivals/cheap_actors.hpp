@@ -8,14 +8,14 @@ class abstract_actor;
 
 namespace troupe::actors {
 
-/// Declares that whatever `actor` does with a message takes microseconds and waits for nothing.
-/// What comes to it from other processes is then handled in the thread of the link that brings it,
-/// which spares two changes of thread a request; messages of its own process still reach it through
-/// the scheduler, and there is one thread at a time for it as ever. That thread also judges who is
-/// alive, so an actor that is not cheap after all holds up its whole node: it is said, and the
-/// scheduler runs it from then on (see `arrivals`). A handler must not wait for a future, and needs
-/// no lock against itself. Ends with the actor. Safe from any thread. Returns false, and changes
-/// nothing, where the table is full (about 1,000 actors a process).
+/// Declares that `actor` handles any message within microseconds and without waiting. Messages from
+/// other processes are then handled in the thread of the link that brings them, which saves two
+/// changes of thread per request; messages of its own process still reach it through the scheduler,
+/// and as always one thread at a time runs it. The link's thread also decides which nodes are
+/// alive, so an actor that is not cheap after all delays its whole node: a warning names it, and
+/// the scheduler runs it from then on (see `arrivals`). A handler must not wait for a future, and
+/// needs no lock against itself. The declaration ends with the actor. Safe from any thread. Returns
+/// false, and changes nothing, if the table is full (about 1,000 actors per process).
 bool declare_cheap(const caf::strong_actor_ptr& actor);
 
 /// Takes that back.

@@ -54,6 +54,9 @@ struct deadlines {
   std::chrono::milliseconds agent_end{1500};  ///< An agent that was told to end.
 
   // Of `troupe doctor`, whose hosts and edges may be broken.
+  std::chrono::seconds slow_node{2};  ///< One that the others are examined without at first.
+  /// A doctor that a process serves which others have started; it speaks each second.
+  std::chrono::seconds silent_doctor{10};
   std::chrono::seconds examine{30};          ///< A host's facts, or the probe of an edge.
   std::chrono::seconds listen{10};           ///< The address of an examiner that listens.
   std::chrono::seconds examiner_end{5};      ///< An examiner that was killed.

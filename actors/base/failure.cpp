@@ -40,4 +40,9 @@ void end_because(const caf::actor_addr& actor, const std::string& name,
   // its requests have deadlines.
 }
 
+void end_along(caf::abstract_actor& with, caf::actor_addr other) {
+  with.attach_functor(
+      [other = std::move(other)] { caf::anon_send_exit(other, caf::exit_reason::user_shutdown); });
+}
+
 }  // namespace troupe::actors

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/abstract_actor.hpp>
 #include <caf/actor_addr.hpp>
 #include <caf/scheduled_actor.hpp>
 
@@ -24,6 +25,10 @@ void end_when_thrown(caf::scheduled_actor& self, std::string name,
 /// Ends an actor with such an error, from any thread: what its work thread could not report.
 void end_because(const caf::actor_addr& actor, const std::string& name,
                  const std::exception& problem) noexcept;
+
+/// Has another actor of this process end with one, however that ends: in order, in a handler that
+/// threw, or killed.
+void end_along(caf::abstract_actor& with, caf::actor_addr other);
 
 /// Runs the handler of a request: what it throws is the answer.
 template <class Body>

@@ -23,6 +23,14 @@ inline at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   return tensor;
 }
 
+/// The same list; empty where there is no tensor.
+inline std::vector<std::int64_t> to_list(const at::Tensor& indices) {
+  if (!indices.defined()) return {};
+  const auto row = indices.contiguous();
+  const auto* const first = row.const_data_ptr<std::int64_t>();
+  return {first, first + row.numel()};
+}
+
 /// A batch in micro-batches.
 struct feed_batch {
   static constexpr auto declared = travels("feed_batch");
@@ -37,7 +45,8 @@ struct feed_batch {
 };
 
 /// Has a node open a data set that it sees: engine::dataset_options. What it had opened before
-/// ends.
+/// ends. Where another node has read it before in this run, and is lost, what that one has skipped
+/// is counted as this one's.
 struct open_data {
   static constexpr auto declared = travels("open_data");
 
@@ -47,9 +56,13 @@ struct open_data {
   std::uint64_t seed = 0;
   std::int32_t threads = 1;
   bool strict = false;
+  // By those that have read it before: see engine::skipped_samples; most_left_out_told each.
+  std::uint64_t skipped = 0;
+  std::vector<std::int64_t> left_out_train = {}, left_out_test = {};
 
   static void fields(auto& self, auto& f) {
-    f(self.source, self.context, self.image_size, self.seed, self.threads, self.strict);
+    f(self.source, self.context, self.image_size, self.seed, self.threads, self.strict,
+      self.skipped, self.left_out_train, self.left_out_test);
   }
 };
 
@@ -139,9 +152,12 @@ struct deliver_batch {
   bool test = false;   // from the test split
   at::Tensor indices;  // [N] i64, of the samples
   std::uint32_t microbatches = 1;
+  // [n] i64, those of the samples that are not to be read: they could not be when the batch was
+  // read before. Undefined: there are none.
+  at::Tensor left_out = {};
 
   static void fields(auto& self, auto& f) {
-    f(self.step.epoch, self.step.step, self.test, self.indices, self.microbatches);
+    f(self.step.epoch, self.step.step, self.test, self.indices, self.microbatches, self.left_out);
   }
 };
 
@@ -153,10 +169,12 @@ struct batch_delivered {
   engine::step_key step;
   std::int64_t samples = 0;
   std::uint32_t microbatches = 0;  // never more than samples
-  std::uint64_t skipped = 0;       // unreadable samples since the start
+  std::uint64_t skipped = 0;       // unreadable samples since the start of the run
+  at::Tensor left_out = {};        // [n] i64, which of this batch; undefined: there are none
 
   static void fields(auto& self, auto& f) {
-    f(self.step.epoch, self.step.step, self.samples, self.microbatches, self.skipped);
+    f(self.step.epoch, self.step.step, self.samples, self.microbatches, self.skipped,
+      self.left_out);
   }
 };
 

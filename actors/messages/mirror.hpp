@@ -50,15 +50,16 @@ struct store_update {
   static constexpr auto declared = travels("store_update");
   static constexpr bool tensors_are_only_read = true;
 
-  std::uint32_t stage = 0;   // as of store_version
-  std::uint64_t step = 0;    // the same
-  std::uint64_t after = 0;   // the earlier version's step
-  update_terms terms = {};   // not used where there are no gradients
-  std::uint64_t digest = 0;  // of the version, see digest_of
+  std::uint32_t stage = 0;        // as of store_version
+  std::uint64_t step = 0;         // the same
+  std::uint32_t incarnation = 0;  // the same
+  std::uint64_t after = 0;        // the earlier version's step
+  update_terms terms = {};        // not used where there are no gradients
+  std::uint64_t digest = 0;       // of the version, see digest_of
   tensor_piece piece = {};
 
   static void fields(auto& self, auto& f) {
-    f(self.stage, self.step, self.after, self.terms, self.digest, self.piece);
+    f(self.stage, self.step, self.incarnation, self.after, self.terms, self.digest, self.piece);
   }
 };
 

@@ -20,10 +20,10 @@ struct apply_gradients {
   std::uint64_t step = 0;  // number of the training step that completes it, from 1
   double learning_rate = 0;
   double scale = 1;                                       // the gradients are multiplied by it
-  std::vector<std::optional<at::Tensor>> gradients = {};  // one a parameter, chunk by chunk
+  std::vector<std::optional<at::Tensor>> gradients = {};  // one per parameter, chunk by chunk
 };
 
-struct applied {
+struct gradients_applied {
   static constexpr auto declared = stays_here;
 
   param_version version;  // optimizer steps applied so far
@@ -34,7 +34,7 @@ struct applied {
 struct replace_parameters {
   static constexpr auto declared = stays_here;
 
-  std::vector<std::optional<at::Tensor>> values = {};  // one a parameter; nullopt: it stays
+  std::vector<std::optional<at::Tensor>> values = {};  // one per parameter; nullopt: it stays
 };
 
 /// From now on the optimizer keeps the state of these parameters alone, and refuses no state of
@@ -46,6 +46,6 @@ struct keep_state_of {
 };
 
 using optimizer_messages =
-    message_list<apply_gradients, applied, replace_parameters, keep_state_of>;
+    message_list<apply_gradients, gradients_applied, replace_parameters, keep_state_of>;
 
 }  // namespace troupe::actors

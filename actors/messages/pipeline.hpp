@@ -39,7 +39,7 @@ struct build_stage {
   std::map<std::string, double> model_options = {};
   std::uint64_t seed = 0;
   bool weights_follow = false;              // all of them: it need not begin with the seed's
-  std::vector<engine::layer_range> slices;  // one a chunk of the stage
+  std::vector<engine::layer_range> slices;  // one per chunk of the stage
   std::string loss;
   std::string precision = "fp32";
   bool tf32 = false;
@@ -54,12 +54,16 @@ struct build_stage {
   std::map<std::string, double> optimizer_options;
   update_rules rules = {};
   std::vector<std::string> metrics = {};  // of evaluations, names in the node's registry
+  // How many stages the trainer has had built in this place by then, so that keepers of versions
+  // tell a stage from one that it has replaced, and that may live.
+  std::uint32_t incarnation = 0;
 
   static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
       self.weights_follow, self.slices, self.loss, self.precision, self.tf32, self.deterministic,
       self.channels_last, self.device, self.seat, self.seats, self.threads, self.idle_cores,
-      self.recompute, self.optimizer, self.optimizer_options, self.rules, self.metrics);
+      self.recompute, self.optimizer, self.optimizer_options, self.rules, self.metrics,
+      self.incarnation);
   }
 };
 
@@ -116,7 +120,24 @@ struct replica_group {
   }
 };
 
-/// Asks a stage by what it can sum with its replicas beside links.
+/// A group of two that moves tensors by the collective library of the stages' devices: what one
+/// stage sends another one, in another process, on edges of one kind, whatever the chunks. The
+/// sender has rank 0.
+struct edge_port {
+  caf::strong_actor_ptr other = {};       // a stage_actor
+  engine::edge on = engine::edge::input;  // or gradient
+  bool sends = false;                     // the stage that is told; else it receives
+  std::uint64_t number = 0;               // the same at both ends, and of no other port
+  std::string name = {};                  // for people: "activations from stage-0 to stage-1"
+  std::string invitation = {};            // of collective_maker
+  engine::socket_reach sockets = engine::socket_reach::loopback;  // that it may use
+
+  static void fields(auto& self, auto& f) {
+    f(self.other, self.on, self.sends, self.number, self.name, self.invitation, self.sockets);
+  }
+};
+
+/// Asks a stage by what it can sum with its replicas, or send to others, beside links.
 struct ask_sum_offer {
   static constexpr auto declared = travels("ask_sum_offer");
 
@@ -135,8 +156,8 @@ struct sum_offered {
   }
 };
 
-/// Asks a stage for an invitation of so many replicas to a group of their devices, by sockets that
-/// may use so much of the network.
+/// Asks a stage for an invitation of so many replicas, or of two neighbours, to a group of their
+/// devices, by sockets that may use so much of the network.
 struct invite_replicas {
   static constexpr auto declared = travels("invite_replicas");
 
@@ -156,11 +177,12 @@ struct replicas_invited {
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
 /// feeder_actor), the credits of each edge, its number among the stages, its ties with others,
-/// how the stages' steps are coupled, its replicas, and who keeps its versions.
+/// how the stages' steps are coupled, its replicas, who keeps its versions, and by which ports it
+/// sends and receives.
 struct connect_stage {
   static constexpr auto declared = travels("connect_stage");
 
-  std::vector<neighbour> before, after;  // one a chunk
+  std::vector<neighbour> before, after;  // one per chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
   stage_id place = {};
@@ -170,11 +192,14 @@ struct connect_stage {
   bool clips_norm = false;
   replica_group replicas = {};
   std::vector<caf::strong_actor_ptr> keepers = {};  // keeper_actors of its versions; empty: none
+  caf::strong_actor_ptr spare_keeper = {};  // the one that none replaces if it is lost; or null
   bool logs = false;  // it remembers what it sends: another stage may be lost and replaced
+  std::vector<edge_port> ports = {};  // empty: its tensors go over links
 
   static void fields(auto& self, auto& f) {
     f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
-      self.may_leave_out, self.clips_norm, self.replicas, self.keepers, self.logs);
+      self.may_leave_out, self.clips_norm, self.replicas, self.keepers, self.spare_keeper,
+      self.logs, self.ports);
   }
 };
 

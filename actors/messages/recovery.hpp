@@ -37,16 +37,20 @@ struct drop_stages {
 };
 
 /// A piece of a stage's version, to keep: weights, buffers and the optimizer's state under their
-/// own names. The version is kept once the last piece is there.
+/// own names. The version is kept once the last piece is there. Refused once a later incarnation of
+/// the stage has sent a piece, with errc::stale.
 struct store_version {
   static constexpr auto declared = travels("store_version");
   static constexpr bool tensors_are_only_read = true;
 
-  std::uint32_t stage = 0;  // among those of all replicas
-  std::uint64_t step = 0;   // training steps that it has behind it
+  std::uint32_t stage = 0;        // among those of all replicas
+  std::uint64_t step = 0;         // training steps that it has behind it
+  std::uint32_t incarnation = 0;  // of the sender, see build_stage
   tensor_piece piece = {};
 
-  static void fields(auto& self, auto& f) { f(self.stage, self.step, self.piece); }
+  static void fields(auto& self, auto& f) {
+    f(self.stage, self.step, self.incarnation, self.piece);
+  }
 };
 
 struct list_versions {

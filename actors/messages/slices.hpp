@@ -15,9 +15,9 @@
 /// A stage's files of a checkpoint, which its own process writes.
 namespace troupe::actors {
 
-/// Has a stage write what it is after the training step of this number, which is the last that was
-/// begun, for it comes on the way of run_stage and in that order: its weights and its optimizer's
-/// state into files of a folder, each where a name is given and there are such tensors.
+/// Has a stage write its state after the training step of this number into files of a folder: its
+/// weights and its optimizer's state, each if a file name is given and there are such tensors. That
+/// step is the last that was begun, since this message is sent in order with run_stage.
 struct write_slice {
   static constexpr auto declared = travels("write_slice");
 
@@ -44,7 +44,8 @@ struct slice_written {
   static void fields(auto& self, auto& f) { f(self.files, self.keeper); }
 };
 
-/// Reads a slice that could not be written where it is: its weights, or its state, which come last.
+/// Reads a slice that its own process could not write: its weights, or with `state` its optimizer's
+/// state.
 struct read_slice {
   static constexpr auto declared = travels("read_slice");
 
@@ -63,8 +64,8 @@ struct slice_piece : carried_piece {
   static constexpr auto declared = travels("slice_piece");
 };
 
-/// The slice as it is to be written: from a stage to its writer, never between nodes. Those
-/// tensors that the order has a file for, of which each is read once.
+/// The slice to write: from a stage to its writer, never between nodes. It has the tensors for
+/// which the order names a file, each of which is read once.
 struct store_slice {
   static constexpr auto declared = stays_here;
 
@@ -72,8 +73,8 @@ struct store_slice {
   engine::shown_tensors tensors = {};
 };
 
-/// Has a node keep slices of checkpoints in a folder of its host's own disk, and copies of another
-/// host's.
+/// Has a node keep slices of checkpoints, and copies of another host's slices, in a folder on its
+/// host's own disk.
 struct open_slices {
   static constexpr auto declared = travels("open_slices");
 
@@ -97,8 +98,8 @@ struct slices_opened {
   }
 };
 
-/// Compares the files of a checkpoint that are here with what was written, every byte of them, and
-/// looks for NaN and infinity.
+/// Compares every byte of a checkpoint's files on this host with what was written, and looks for
+/// NaN and infinity.
 struct check_slices {
   static constexpr auto declared = travels("check_slices");
 
@@ -117,7 +118,7 @@ struct slices_checked {
   static void fields(auto& self, auto& f) { f(self.whole, self.faults); }
 };
 
-/// Has a node fetch a file from another, which keeps it, and keep it too.
+/// Has a node copy a file from another node's store and keep the copy.
 struct copy_slice {
   static constexpr auto declared = travels("copy_slice");
 
@@ -137,7 +138,7 @@ struct slice_copied {
   static void fields(auto& self, auto& f) { f(self.file); }
 };
 
-/// Reads bytes of a file: one node from another. The answer has them as a run of a tensor of bytes.
+/// Reads bytes of a file on another node. The answer has them as a run of a tensor of bytes.
 struct read_slice_file {
   static constexpr auto declared = travels("read_slice_file");
 
@@ -149,7 +150,7 @@ struct read_slice_file {
   static void fields(auto& self, auto& f) { f(self.checkpoint, self.name, self.first, self.most); }
 };
 
-/// Removes all checkpoints of an owner here but these, and those of steps behind `newest`.
+/// Removes an owner's checkpoints on this host, except these and those of steps after `newest`.
 struct keep_slices {
   static constexpr auto declared = travels("keep_slices");
 
@@ -160,7 +161,7 @@ struct keep_slices {
   static void fields(auto& self, auto& f) { f(self.owner, self.checkpoints, self.newest); }
 };
 
-/// A checkpoint is complete: its manifest is to be kept beside its files.
+/// Has a node keep the manifest of a complete checkpoint beside its files.
 struct keep_manifest {
   static constexpr auto declared = travels("keep_manifest");
 

@@ -20,8 +20,8 @@
 #include "engine/step/step_vote.hpp"
 #include "messages/base/error.hpp"
 
-/// A stage's part of a step: its order, its answer, what its own work thread tells it, and
-/// the sums of weights that it shares with other stages.
+/// A stage's part of a step: the trainer's order and the stage's answer, reports of the stage's own
+/// work thread, and gradients that stages exchange for tied weights and between replicas.
 namespace troupe::actors {
 
 /// A stage's actions as a tensor: a message's header could not hold those of a long plan.
@@ -42,7 +42,7 @@ struct packed_actions {
   }
 };
 
-/// The stage's own plan for steps to come, told once and checked then. It replaces what had the
+/// The stage's part of a plan for later steps, sent and checked once. It replaces a plan of the
 /// same number.
 struct announce_plan {
   static constexpr auto declared = travels("announce_plan");
@@ -88,8 +88,9 @@ struct run_stage {
   }
 };
 
-/// The step is over, and applied or left out. On the lane of votes, so that it comes before the
-/// next one: whoever's vote on a step is known has answered the steps before (docs/recovery.md).
+/// The step is over, and its update was applied or skipped. On the same lane as votes, so that it
+/// arrives before the stage's next vote: a stage whose vote on a step is known has answered all
+/// steps before it (docs/recovery.md).
 struct stage_done {
   static constexpr auto declared = travels("stage_done", messages::lane::control);
 
@@ -112,8 +113,8 @@ struct stage_done {
   }
 };
 
-/// What the neighbour waits for is there: from a stage's work thread to its actor, never between
-/// nodes, before the action's `work_done`.
+/// The tensor that a neighbour waits for is computed: from a stage's work thread to its actor,
+/// never between nodes, before the action's `work_done`.
 struct output_ready {
   static constexpr auto declared = stays_here;
 
@@ -123,8 +124,8 @@ struct output_ready {
   engine::ready_event made = {};
 };
 
-/// What an evaluation's forwards have left on a device, once the host has it: from a stage's work
-/// thread to its actor, never between nodes, when all actions of the step are done.
+/// The losses that an evaluation's forwards left on a device, copied to the host: from a stage's
+/// work thread to its actor, never between nodes, when all actions of the step are done.
 struct losses_known {
   static constexpr auto declared = stays_here;
 
@@ -167,7 +168,7 @@ struct step_undone {
   engine::step_key step;
 };
 
-/// The sum of a weight's gradients on one stage, for the stage that holds the weight's other end.
+/// The sum of a tied weight's gradients on one stage, for the stage that holds the other copy.
 struct tied_gradient {
   static constexpr auto declared = travels("tied_gradient");
 
@@ -181,8 +182,8 @@ struct tied_gradient {
   }
 };
 
-/// A parameter's gradient has got the last micro-batch's: from a stage's work thread to its actor,
-/// never between nodes, before the step's `gradients_ready`, which has none of it.
+/// A parameter's gradient is final, the last micro-batch's included: from a stage's work thread to
+/// its actor, never between nodes, before the step's `gradients_ready`, which leaves it out.
 struct gradient_final {
   static constexpr auto declared = stays_here;
 
@@ -210,8 +211,8 @@ struct replica_gradients {
   }
 };
 
-/// The same, once a step: what the sender's micro-batches give to running statistics, and where
-/// gradients are not summed over links, of which parameters the sender has none.
+/// The same, once per step: what the sender's micro-batches contribute to running statistics, and,
+/// if gradients are not summed over links, the parameters for which the sender has no gradient.
 struct replica_statistics {
   static constexpr auto declared = travels("replica_statistics");
 
@@ -226,9 +227,8 @@ struct replica_statistics {
   }
 };
 
-/// The same, after an update where replicas share it out: the parameters of a bucket that the
-/// sender owns. They are its own tensors, which it writes next in an update that the receiver takes
-/// part in.
+/// The same, after an update that replicas share: the parameters of a bucket that the sender owns.
+/// They are its own tensors, which it next writes in an update in which the receiver takes part.
 struct replica_parameters {
   static constexpr auto declared = travels("replica_parameters");
 
@@ -244,8 +244,8 @@ struct replica_parameters {
 };
 
 /// From a stage to the same stage of another replica, in the middle of an action: the sender's part
-/// of a sum that a synchronized batch norm makes over the members of a group in all replicas. One
-/// after the other; a sender waits for the receiver's part before it sends the next.
+/// of a sum of a synchronized batch norm over the members of a group in all replicas. The sums come
+/// one after another: a sender waits for the receiver's part before it sends the next.
 struct replica_norm {
   static constexpr auto declared = travels("replica_norm");
 
@@ -260,8 +260,8 @@ struct replica_norm {
   }
 };
 
-/// A synchronized batch norm has come to a sum, and waits: from a stage's work thread to its actor,
-/// never between nodes.
+/// A synchronized batch norm waits for a sum: from a stage's work thread to its actor, never
+/// between nodes.
 struct norm_given {
   static constexpr auto declared = stays_here;
 
@@ -271,9 +271,9 @@ struct norm_given {
   std::uint32_t connection = 0;  // see replicas_added
 };
 
-/// A bucket of a stage is added up: from the thread that adds, or from a port of the replicas'
-/// devices, to its actor, never between nodes. By a port only the owner has the sums, where nobody
-/// else needs them.
+/// The sum of a bucket over replicas is computed: from the thread that adds, or from a port of the
+/// replicas' devices, to the stage's actor, never between nodes. With a port, only the owner has
+/// the sums, if nobody else needs them.
 struct replicas_added {
   static constexpr auto declared = stays_here;
 
@@ -284,12 +284,13 @@ struct replicas_added {
   std::uint32_t connection = 0;  // of the stage: of an earlier one it concerns nobody
 };
 
-/// By a port: the parameters that other replicas have updated are here, nullopt for the own ones.
+/// With a port: the parameters that other replicas have updated have arrived; nullopt for the own
+/// ones.
 struct replicas_gathered {
   static constexpr auto declared = stays_here;
 
   engine::step_key step;
-  engine::step_gradients values = {};  // one a parameter
+  engine::step_gradients values = {};  // one per parameter
   std::optional<error> failure = {};
   std::uint32_t connection = 0;  // see replicas_added
 };

@@ -10,7 +10,7 @@
 /// What becomes of a training step on all stages, and what the next loss is multiplied by.
 namespace troupe::actors {
 
-/// From a stage to the run's coordinator, once a training step or repeated.
+/// From a stage to the run's coordinator, once per training step or repeated.
 struct step_vote : engine::step_vote {
   static constexpr auto declared = travels("step_vote", messages::lane::control);
 

@@ -8,12 +8,13 @@
 #include "actors/transfer/piece.hpp"
 #include "engine/state/file_identity.hpp"
 
-/// Weights, optimizer state and what a dry run gave, from and to a stage, piece after
-/// piece (see transfer/pieces.hpp).
+/// Weights, optimizer state and the results of dry runs, from and to a stage, piece after piece
+/// (see transfer/pieces.hpp).
 namespace troupe::actors {
 
 /// Weights and buffers to load, piece after piece: exactly those of the chunk, or with `partly`
-/// some of them, and the others keep their values. A first piece drops those before it.
+/// some of them, while the others keep their values. A first piece discards a load that was not
+/// finished.
 struct load_weights {
   static constexpr auto declared = travels("load_weights");
 
@@ -32,9 +33,8 @@ struct known_file {
   static void fields(auto& self, auto& f) { f(self.name, self.identity); }
 };
 
-/// Safetensors files out of which the stage is to take over what belongs to it, if its process
-/// sees the same files under these names: the weights and buffers of all its chunks, or its
-/// optimizer's state.
+/// Safetensors files from which the stage loads its own tensors, if its process sees the same files
+/// under these names: the weights and buffers of all its chunks, or its optimizer's state.
 struct load_files {
   static constexpr auto declared = travels("load_files");
 
@@ -68,8 +68,8 @@ struct weights_piece : carried_piece {
   static constexpr auto declared = travels("weights_piece");
 };
 
-/// A stage's optimizer state under the names of optimizers/training/saved_state.hpp, to take over,
-/// piece after piece. It replaces the state when the last one is there.
+/// The state of a stage's optimizer to load, piece after piece, under the names of
+/// optimizers/training/saved_state.hpp. It replaces the present state once the last piece is there.
 struct load_state : carried_piece {
   static constexpr auto declared = travels("load_state");
 };
@@ -89,8 +89,8 @@ struct kept_state : carried_piece {
   static constexpr auto declared = travels("kept_state");
 };
 
-/// What the last dry run gave: the stage's gradients, one a parameter and undefined where there
-/// is none, or its buffers as they were after it: they have been put back since.
+/// Reads the results of the last dry run: the stage's gradients, one per parameter and undefined
+/// where there is none, or its buffers as they were right after it; they have been restored since.
 struct read_dry_run {
   static constexpr auto declared = travels("read_dry_run");
 
@@ -105,8 +105,8 @@ struct dry_run_part : carried_piece {
   static constexpr auto declared = travels("dry_run_part");
 };
 
-/// What the model gave in the last evaluation without labels, a tensor a micro-batch, from the
-/// stage of the last slice.
+/// Reads the model's outputs of the last evaluation without labels, a tensor per micro-batch, from
+/// the stage of the last slice.
 struct read_outputs {
   static constexpr auto declared = travels("read_outputs");
 

@@ -94,7 +94,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) {
   return stepped;
 }
 
-caf::result<applied> on_apply(optimizer_pointer self, const apply_gradients& order) {
+caf::result<gradients_applied> on_apply(optimizer_pointer self, const apply_gradients& order) {
   auto& state = self->state;
   const engine::activity_scope scope(*state.doing,
                                      {.kind = engine::work_kind::update, .step = order.step});
@@ -102,7 +102,8 @@ caf::result<applied> on_apply(optimizer_pointer self, const apply_gradients& ord
   const auto begin = steady_clock::now();
   if (auto stepped = guarded([&] { return step(state, order); }); !stepped)
     return refusal(state, stepped.error());
-  return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
+  return gradients_applied{state.version,
+                           std::chrono::duration<double>(steady_clock::now() - begin).count()};
 }
 
 /// State that came over the host lies where its parameters do; numbers stay.

@@ -263,9 +263,10 @@ std::optional<whole_part> incoming_parts::add(
   return done.pieces->take();
 }
 
-pulled unfetched_values::begin(engine::worker_id worker, param_version version,
-                               const engine::tensor_batch& values, const batch_limits& most,
-                               const std::vector<engine::parameter_entry>& directory) {
+parameters_pulled unfetched_values::begin(engine::worker_id worker, param_version version,
+                                          const engine::tensor_batch& values,
+                                          const batch_limits& most,
+                                          const std::vector<engine::parameter_entry>& directory) {
   kept_.erase(worker);
   if (fits(values, most.frame)) return {version, values};
   rest all{version, 1, batch_cutter(values, directory, most.piece)};
@@ -275,7 +276,7 @@ pulled unfetched_values::begin(engine::worker_id worker, param_version version,
   return {version, std::move(first), more};
 }
 
-result<pulled> unfetched_values::next(engine::worker_id worker, std::uint32_t piece) {
+result<parameters_pulled> unfetched_values::next(engine::worker_id worker, std::uint32_t piece) {
   const auto found = kept_.find(worker);
   if (found == kept_.end() || found->second.next != piece)
     return fail(
@@ -286,7 +287,7 @@ result<pulled> unfetched_values::next(engine::worker_id worker, std::uint32_t pi
                                   : "piece " + std::to_string(found->second.next) + " is due"));
   auto& [version, next, pieces] = found->second;
   ++next;
-  pulled part{version, pieces.next(), !pieces.done()};
+  parameters_pulled part{version, pieces.next(), !pieces.done()};
   if (!part.more) kept_.erase(found);
   return part;
 }

@@ -97,11 +97,12 @@ class incoming_parts {
 class unfetched_values {
  public:
   /// The first piece of what a worker asked for, and what it will ask for next.
-  [[nodiscard]] pulled begin(engine::worker_id worker, param_version version,
-                             const engine::tensor_batch& values, const batch_limits& most,
-                             const std::vector<engine::parameter_entry>& directory);
+  [[nodiscard]] parameters_pulled begin(engine::worker_id worker, param_version version,
+                                        const engine::tensor_batch& values,
+                                        const batch_limits& most,
+                                        const std::vector<engine::parameter_entry>& directory);
   /// Errors: bad_frame for a piece that is not due.
-  [[nodiscard]] result<pulled> next(engine::worker_id worker, std::uint32_t piece);
+  [[nodiscard]] result<parameters_pulled> next(engine::worker_id worker, std::uint32_t piece);
   void forget(engine::worker_id worker) { kept_.erase(worker); }
 
  private:

@@ -17,8 +17,8 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
+#include "actors/parameter_server/shard_answers.hpp"
 #include "actors/wire/lendable.hpp"
-#include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/batch.hpp"
 
 namespace troupe::actors {
@@ -63,134 +63,6 @@ at::Tensor on_the_wire(const at::Tensor& values, bool bf16) {
   return bf16 && plain.scalar_type() == at::kFloat ? plain.to(at::kBFloat16) : plain;
 }
 
-/// Collects the answers of all shards. What a shard refuses is known once all have answered, so
-/// that none is still busy with it; a shard that cannot answer any more fails the whole at once.
-template <class T>
-class all_answers {
- public:
-  explicit all_answers(std::size_t count) : left_(count), answers_(count) {}
-
-  [[nodiscard]] future<std::vector<T>> outcome() const { return outcome_.future(); }
-
-  void put(std::size_t shard, const result<T>& answer) {
-    answers_[shard] = answer;
-    if (!answer && !is_refusal(answer.error().code)) outcome_.set_error(answer.error());
-    if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
-  }
-
- private:
-  static bool is_refusal(errc code) {
-    return code == errc::stale || code == errc::bad_data || code == errc::bad_frame;
-  }
-
-  void finish() {
-    std::vector<T> values;
-    for (auto& answer : answers_) {
-      if (!*answer) return void(outcome_.set_error(answer->error()));
-      values.push_back(std::move(**answer));
-    }
-    outcome_.set(std::move(values));
-  }
-
-  std::atomic<std::size_t> left_;
-  std::vector<std::optional<result<T>>> answers_;
-  promise<std::vector<T>> outcome_;
-};
-
-template <class T>
-future<std::vector<T>> all_of(const std::vector<future<T>>& parts) {
-  const auto answers = std::make_shared<all_answers<T>>(parts.size());
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    parts[i].when_settled([answers, i](const result<T>& answer) { answers->put(i, answer); });
-  return answers->outcome();
-}
-
-/// Sends a shard its part of a push in pieces, each when the one before has been kept.
-class part_sender : public std::enable_shared_from_this<part_sender> {
- public:
-  part_sender(requester& ask, shard_actor to, push_gradients order, batch_cutter pieces,
-              std::chrono::nanoseconds deadline)
-      : ask_(ask),
-        to_(std::move(to)),
-        order_(std::move(order)),
-        pieces_(std::move(pieces)),
-        deadline_(deadline) {}
-
-  future<pushed> start() {
-    send_next();
-    return outcome_.future();
-  }
-
- private:
-  void send_next() try {
-    order_.gradients = pieces_.next();
-    order_.last = pieces_.done();
-    auto asked =
-        ask_.request<pushed>(to_, order_, order_.last ? deadline_ : usual_deadlines.transfer);
-    ++order_.piece;
-    asked.when_settled([self = shared_from_this(), last = order_.last](const auto& answer) {
-      if (!answer || last)
-        self->outcome_.set(answer);
-      else
-        self->send_next();
-    });
-  } catch (const std::exception& problem) {
-    outcome_.set_error(
-        {errc::handler_failed, "a piece of a push cannot be cut: " + engine::reason_of(problem)});
-  }
-
-  requester& ask_;
-  const shard_actor to_;
-  push_gradients order_;
-  batch_cutter pieces_;
-  const std::chrono::nanoseconds deadline_;
-  promise<pushed> outcome_;
-};
-
-/// Asks a shard for the pieces that its answer left behind, one after another.
-template <class Answer>
-class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
- public:
-  rest_fetcher(requester& ask, shard_actor from, pull_parameters order, Answer first,
-               const std::vector<engine::parameter_entry>& directory)
-      : ask_(ask),
-        from_(std::move(from)),
-        order_(std::move(order)),
-        whole_(std::move(first)),
-        pieces_(directory) {}
-
-  void start(promise<Answer> outcome) {
-    outcome_.emplace(std::move(outcome));
-    take(whole_.values, true);
-  }
-
- private:
-  void take(const engine::tensor_batch& piece, bool more) {
-    if (auto added = pieces_.add(piece); !added) return void(outcome_->set_error(added.error()));
-    if (more) return ask_next();
-    auto values = pieces_.take();
-    if (!values) return void(outcome_->set_error(values.error()));
-    whole_.values = std::move(*values);
-    whole_.more = false;
-    outcome_->set(std::move(whole_));
-  }
-  void ask_next() {
-    ++order_.piece;
-    ask_.request<pulled>(from_, order_, usual_deadlines.transfer)
-        .when_settled([self = this->shared_from_this()](const result<pulled>& answer) {
-          if (!answer) return void(self->outcome_->set_error(answer.error()));
-          self->take(answer->values, answer->more);
-        });
-  }
-
-  requester& ask_;
-  const shard_actor from_;
-  pull_parameters order_;
-  Answer whole_;
-  batch_assembly pieces_;
-  std::optional<promise<Answer>> outcome_;
-};
-
 /// Lives as long as the membership: the coordinator watches it. Watches the coordinator and the
 /// shards.
 caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
@@ -199,7 +71,7 @@ caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
     const auto why = down.reason ? ": " + from_caf(down.reason).text : std::string();
     lost->set_error({errc::peer_lost, "a part of the parameter server is gone" + why});
   });
-  return {[self](const joined& in, const caf::strong_actor_ptr& coordinator) {
+  return {[self](const server_joined& in, const caf::strong_actor_ptr& coordinator) {
     self->monitor(caf::actor_cast<caf::actor>(coordinator));
     for (const auto& each : in.shards) self->monitor(caf::actor_cast<caf::actor>(each.shard));
   }};
@@ -253,7 +125,7 @@ result<std::unique_ptr<parameter_client>> parameter_client::join(
     client_options options) {
   std::unique_ptr<parameter_client> made(new parameter_client(system, ask, coordinator, options));
   const auto in =
-      ask.request<joined>(
+      ask.request<server_joined>(
              coordinator,
              join_server{options.rank, caf::actor_cast<caf::strong_actor_ptr>(made->presence_)},
              options.deadline)
@@ -263,7 +135,7 @@ result<std::unique_ptr<parameter_client>> parameter_client::join(
   return made;
 }
 
-result<void> parameter_client::enter(const joined& in) {
+result<void> parameter_client::enter(const server_joined& in) {
   id_ = in.worker;
   caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(coordinator_));
   shared_->have.resize(in.shards.size());
@@ -384,20 +256,20 @@ future<Answer> parameter_client::ask(std::size_t shard, Request request) {
   return whole;
 }
 
-future<std::vector<pushed>> parameter_client::push_parts(
+future<std::vector<gradients_pushed>> parameter_client::push_parts(
     const std::vector<engine::named_tensor>& gradients, param_version base, bool pull) {
-  using answers = std::vector<pushed>;
+  using answers = std::vector<gradients_pushed>;
   auto parts = split(gradients);
   if (!parts) return settled_future<answers>(tl::unexpected(parts.error()));
   if (shared_->pushing.exchange(true))
     return settled_future<answers>(fail(errc::bad_config, "a push of this worker is under way"));
   ++sequence_;
-  std::vector<future<pushed>> asked;
+  std::vector<future<gradients_pushed>> asked;
   for (std::size_t i = 0; i < parts->size(); ++i) {
-    asked.push_back(ask<pushed>(i, push_gradients{.what = {{id_, sequence_}, base},
-                                                  .gradients = std::move((*parts)[i]),
-                                                  .pull = pull,
-                                                  .newer_than = shared_->have[i]}));
+    asked.push_back(ask<gradients_pushed>(i, push_gradients{.what = {{id_, sequence_}, base},
+                                                            .gradients = std::move((*parts)[i]),
+                                                            .pull = pull,
+                                                            .newer_than = shared_->have[i]}));
   }
   auto outcome = all_of(asked);
   outcome.when_settled([shared = shared_](const auto&) { shared->pushing = false; });
@@ -406,7 +278,7 @@ future<std::vector<pushed>> parameter_client::push_parts(
 
 future<param_version> parameter_client::push(const std::vector<engine::named_tensor>& gradients,
                                              param_version base) {
-  return push_parts(gradients, base, false).then([](const std::vector<pushed>& answers) {
+  return push_parts(gradients, base, false).then([](const std::vector<gradients_pushed>& answers) {
     return answers.front().applied;
   });
 }
@@ -414,17 +286,18 @@ future<param_version> parameter_client::push(const std::vector<engine::named_ten
 future<fresh_values> parameter_client::push_pull(
     const std::vector<engine::named_tensor>& gradients) {
   return push_parts(gradients, version(), true)
-      .then([shared = shared_](const std::vector<pushed>& answers) {
+      .then([shared = shared_](const std::vector<gradients_pushed>& answers) {
         return shared->merge(answers);
       });
 }
 
 future<fresh_values> parameter_client::refresh() {
-  std::vector<future<pulled>> asked;
+  std::vector<future<parameters_pulled>> asked;
   for (std::size_t i = 0; i < shared_->shards.size(); ++i)
-    asked.push_back(ask<pulled>(i, pull_parameters{{}, shared_->have[i], id_}));
-  return all_of(asked).then(
-      [shared = shared_](const std::vector<pulled>& answers) { return shared->merge(answers); });
+    asked.push_back(ask<parameters_pulled>(i, pull_parameters{{}, shared_->have[i], id_}));
+  return all_of(asked).then([shared = shared_](const std::vector<parameters_pulled>& answers) {
+    return shared->merge(answers);
+  });
 }
 
 future<fresh_values> parameter_client::pull(const std::vector<std::string>& names,
@@ -437,18 +310,19 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
     for (const auto& part : place->second) wanted[part.shard].push_back(part.index);
   }
   std::vector<std::size_t> from;
-  std::vector<future<pulled>> asked;
+  std::vector<future<parameters_pulled>> asked;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (!names.empty() && wanted[i].empty()) continue;
     from.push_back(i);
-    asked.push_back(ask<pulled>(i, pull_parameters{wanted[i], newer_than, id_}));
+    asked.push_back(ask<parameters_pulled>(i, pull_parameters{wanted[i], newer_than, id_}));
   }
-  return all_of(asked).then([shared = shared_, from](const std::vector<pulled>& answers) {
-    auto all = no_values();
-    for (std::size_t i = 0; i < answers.size(); ++i)
-      shared->add_values(all, from[i], answers[i].version, answers[i].values);
-    return all;
-  });
+  return all_of(asked).then(
+      [shared = shared_, from](const std::vector<parameters_pulled>& answers) {
+        auto all = no_values();
+        for (std::size_t i = 0; i < answers.size(); ++i)
+          shared->add_values(all, from[i], answers[i].version, answers[i].values);
+        return all;
+      });
 }
 
 result<void> take_values(const std::vector<engine::named_tensor>& parameters,

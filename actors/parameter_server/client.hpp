@@ -116,7 +116,7 @@ class parameter_client {
 
   parameter_client(caf::actor_system& system, requester& ask, coordinator_actor coordinator,
                    client_options options);
-  [[nodiscard]] result<void> enter(const joined& in);
+  [[nodiscard]] result<void> enter(const server_joined& in);
   [[nodiscard]] result<std::vector<engine::tensor_batch>> split(
       const std::vector<engine::named_tensor>& gradients) const;
   static void add_gradient(std::vector<engine::batch_builder>& parts,
@@ -126,7 +126,7 @@ class parameter_client {
   template <class Answer, class Request>
   [[nodiscard]] future<Answer> ask(std::size_t shard, Request request);
   /// A push's part, to each shard; the version each has reached, and the fresh values.
-  [[nodiscard]] future<std::vector<pushed>> push_parts(
+  [[nodiscard]] future<std::vector<gradients_pushed>> push_parts(
       const std::vector<engine::named_tensor>& gradients, param_version base, bool pull);
 
   caf::actor_system& system_;

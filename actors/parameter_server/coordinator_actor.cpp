@@ -24,7 +24,7 @@ namespace troupe::actors {
 namespace {
 
 using engine::worker_id;
-using join_answer = caf::typed_response_promise<joined>;
+using join_answer = caf::typed_response_promise<server_joined>;
 
 /// Workers that may wait for the shards to be connected.
 constexpr std::size_t max_early = engine::coordinator_core::max_members;
@@ -104,7 +104,7 @@ void perform(coordinator_pointer self, const engine::coordinator_effects& effect
     } else {
       const auto worker = std::get<engine::welcome_member>(effect).worker;
       if (auto answer = state.joining.extract(worker))
-        answer.mapped().deliver(joined{worker, state.directory});
+        answer.mapped().deliver(server_joined{worker, state.directory});
     }
   }
 }
@@ -168,8 +168,8 @@ void on_down(coordinator_pointer self, const caf::down_msg& down) {
   }
 }
 
-caf::result<joined> on_join(coordinator_pointer self, const join_server& order) {
-  auto answer = self->make_response_promise<joined>();
+caf::result<server_joined> on_join(coordinator_pointer self, const join_server& order) {
+  auto answer = self->make_response_promise<server_joined>();
   join(self, order, answer);
   return answer;
 }

@@ -35,6 +35,7 @@ using server_host_pointer = server_host_actor::stateful_pointer<server_host_stat
 
 template <class Actor>
 caf::strong_actor_ptr keep(server_host_pointer self, const Actor& built) {
+  end_along(*self, built.address());
   return self->state.built.emplace_back(caf::actor_cast<caf::strong_actor_ptr>(built));
 }
 

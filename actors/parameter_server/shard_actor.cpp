@@ -1,8 +1,6 @@
 #include "actors/parameter_server/shard_actor.hpp"
 
-#include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <caf/typed_response_promise.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -17,10 +15,9 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
-#include "actors/parameter_server/batch_pieces.hpp"
-#include "actors/transfer/pieces.hpp"
+#include "actors/parameter_server/shard_reading.hpp"
+#include "actors/parameter_server/shard_state.hpp"
 #include "actors/wire/lendable.hpp"
-#include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "messages/base/log.hpp"
@@ -30,60 +27,8 @@ namespace {
 
 using engine::push_id;
 
-/// Answers that a shard owes at most: for one push, which its worker may repeat, and for pulls.
+/// Answers that a shard owes at most for one push, which its worker may repeat.
 constexpr std::size_t max_waiters = 16;
-constexpr std::size_t max_reads = 4096;
-
-/// Who waits for the fate of a push, and what its answer is to bring.
-struct push_waiter {
-  caf::typed_response_promise<pushed> answer;
-  bool pull = false;
-  std::optional<param_version> newer_than;
-  batch_limits most;
-};
-
-/// An answer whose values are being read.
-struct unanswered_pull {
-  caf::typed_response_promise<pulled> answer;
-  engine::worker_id worker;
-  batch_limits most;
-};
-struct unanswered_push {
-  caf::typed_response_promise<pushed> answer;
-  engine::worker_id worker;
-  batch_limits most;
-  param_version applied;
-};
-
-struct shard_state {
-  std::string name;
-  std::unique_ptr<engine::parameter_store> store;  // its tensors are the work thread's
-  std::shared_ptr<messages::shared_memory> memory;
-  param_version begin;                     // of the store as it was given
-  std::optional<engine::shard_core> core;  // once connected
-  std::uint32_t index = 0;
-  coordinator_actor coordinator;
-  std::optional<error> lost;  // why the coordinator is gone
-  std::map<push_id, engine::tensor_batch> parts;
-  incoming_parts incoming;
-  unfetched_values unfetched;
-  std::map<push_id, std::vector<push_waiter>> waiters;
-  std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
-  std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
-  std::map<std::uint64_t, caf::typed_response_promise<shard_state_piece>>
-      reading_state;  // the same
-  std::uint64_t last_ticket = 0;
-  std::uint64_t refusals = 0;                 // of messages that were not the coordinator's
-  std::vector<fresh_batch> fresh;             // of the update that is being settled
-  std::shared_ptr<engine::activity> doing;    // the work thread's
-  std::unique_ptr<engine::work_thread> work;  // last: its tasks use the store
-};
-
-using shard_pointer = shard_actor::stateful_pointer<shard_state>;
-
-error named(const shard_state& state, const error& why) {
-  return {why.code, state.name + ": " + why.text};
-}
 
 /// Whether the message at hand is from the coordinator that the shard is connected to.
 result<void> check_coordinator(shard_pointer self, const char* what) {
@@ -110,43 +55,6 @@ caf::result<void> from_coordinator(shard_pointer self, const char* what, const B
   if (std::has_single_bit(++self->state.refusals)) log::warning(allowed.error().text);
   if (self->current_mailbox_element()->mid.is_request()) return to_caf(allowed.error());
   return caf::unit;
-}
-
-/// Answers with the values, or as many as one message holds of them.
-void answer_values(shard_state& state, unanswered_pull& to, param_version version,
-                   const engine::tensor_batch& values) {
-  const bool is_member = state.core && state.core->has_member(to.worker);
-  if (is_member || fits(values, to.most.frame))
-    to.answer.deliver(
-        state.unfetched.begin(to.worker, version, values, to.most, state.store->directory()));
-  else
-    to.answer.deliver(to_caf(named(
-        state, {errc::not_admitted, "values of more than one message are for members alone"})));
-}
-
-void answer_values(shard_state& state, unanswered_push& to, param_version version,
-                   const engine::tensor_batch& values) {
-  auto first = state.unfetched.begin(to.worker, version, values, to.most, state.store->directory());
-  to.answer.deliver(pushed{to.applied, version, std::move(first.values), first.more});
-}
-
-/// Has values read, after the updates under way, for an answer.
-void read_for(shard_pointer self, std::variant<unanswered_pull, unanswered_push> answer,
-              std::vector<std::uint32_t> wanted, std::optional<param_version> newer_than) {
-  auto& state = self->state;
-  const auto ticket = ++state.last_ticket;
-  state.reading.emplace(ticket, std::move(answer));
-  state.work->post([store = state.store.get(), memory = state.memory, ticket,
-                    wanted = std::move(wanted), newer_than,
-                    to = caf::actor_cast<shard_actor>(self)] {
-    const lendable_tensors lendable(memory);
-    values_ready ready{ticket, store->version(), {}, {}};
-    if (auto values = store->read(wanted, newer_than))
-      ready.values = std::move(*values);
-    else
-      ready.failure = values.error();
-    caf::anon_send(to, std::move(ready));
-  });
 }
 
 void report(shard_pointer self, const engine::report_staged& what) {
@@ -200,7 +108,7 @@ void settle(shard_pointer self, const engine::settle_push& what) {
       continue;
     }
     if (!waiter.pull) {
-      waiter.answer.deliver(pushed{*what.outcome, *what.outcome, {}});
+      waiter.answer.deliver(gradients_pushed{*what.outcome, *what.outcome, {}});
       continue;
     }
     unanswered_push waiting{waiter.answer, what.push.worker, waiter.most, *what.outcome};
@@ -282,7 +190,7 @@ std::optional<error> reason_to_refuse(shard_pointer self, const push_id& push) {
   return std::nullopt;
 }
 
-caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
+caf::result<gradients_pushed> on_push(shard_pointer self, const push_gradients& order) {
   auto& state = self->state;
   const auto& push = order.what.push;
   if (const auto why = reason_to_refuse(self, push)) return to_caf(*why);
@@ -291,7 +199,7 @@ caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
     if (!state.core->has_member(push.worker))
       return to_caf(named(state, {errc::not_admitted, "a piece of a push of no member"}));
     assembled = state.incoming.add(order, state.store->directory());
-    if (!assembled) return pushed{};
+    if (!assembled) return gradients_pushed{};
   }
   const bool is_broken = assembled && !*assembled;
   const engine::tensor_batch& part = assembled && *assembled ? **assembled : order.gradients;
@@ -304,76 +212,10 @@ caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
     state.pushers.try_emplace(push.worker, sender->node());
   if (state.core->keeps(push) && !state.parts.contains(push))
     state.parts.emplace(push, good ? part : engine::tensor_batch{});
-  auto answer = self->make_response_promise<pushed>();
+  auto answer = self->make_response_promise<gradients_pushed>();
   state.waiters[push].push_back({answer, order.pull, order.newer_than, order.most});
   perform(self, *effects);
   return answer;
-}
-
-/// Whether there is still something to read here, and room for one more who waits for it.
-std::optional<error> reason_not_to_read(const shard_state& state) {
-  if (state.lost) return named(state, *state.lost);
-  if (state.core && state.core->failure()) return named(state, *state.core->failure());
-  if (state.reading.size() + state.reading_state.size() >= max_reads)
-    return named(state, {errc::bad_frame, "too many pulls wait for their answers"});
-  return std::nullopt;
-}
-
-caf::result<pulled> on_pull(shard_pointer self, const pull_parameters& order) {
-  auto& state = self->state;
-  if (const auto why = reason_not_to_read(state)) return to_caf(*why);
-  if (order.piece > 0) {
-    auto next = state.unfetched.next(order.worker, order.piece);
-    if (!next) return to_caf(named(state, next.error()));
-    return std::move(*next);
-  }
-  auto answer = self->make_response_promise<pulled>();
-  read_for(self, unanswered_pull{answer, order.worker, order.most}, order.wanted, order.newer_than);
-  return answer;
-}
-
-caf::result<shard_state_piece> on_read_state(shard_pointer self, const read_shard_state& order) {
-  auto& state = self->state;
-  if (const auto why = reason_not_to_read(state)) return to_caf(*why);
-  const auto ticket = ++state.last_ticket;
-  auto answer = self->make_response_promise<shard_state_piece>();
-  state.reading_state.emplace(ticket, answer);
-  state.work->post(
-      [store = state.store.get(), ticket, order, to = caf::actor_cast<shard_actor>(self)] {
-        state_ready ready{ticket, {store->version(), {}}, {}};
-        try {
-          if (auto piece = cut_piece(store->state(), order.from, order.most, piece_tensors::copied))
-            ready.piece.piece = std::move(*piece);
-          else
-            ready.failure = piece.error();
-        } catch (const std::exception& problem) {
-          ready.failure = error{errc::handler_failed, engine::reason_of(problem)};
-        }
-        caf::anon_send(to, std::move(ready));
-      });
-  return answer;
-}
-
-void on_state(shard_pointer self, const state_ready& ready) {
-  auto found = self->state.reading_state.extract(ready.ticket);
-  if (!found) return;
-  if (ready.failure)
-    found.mapped().deliver(to_caf(named(self->state, *ready.failure)));
-  else
-    found.mapped().deliver(ready.piece);
-}
-
-void on_values(shard_pointer self, const values_ready& ready) {
-  auto found = self->state.reading.extract(ready.ticket);
-  if (!found) return;
-  std::visit(
-      [&](auto& waiting) {
-        if (ready.failure)
-          waiting.answer.deliver(to_caf(named(self->state, *ready.failure)));
-        else
-          answer_values(self->state, waiting, ready.version, ready.values);
-      },
-      found.mapped());
 }
 
 void on_updated(shard_pointer self, const shard_updated& outcome) {

@@ -1,11 +1,21 @@
 #include "actors/pipeline/distant_data.hpp"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
 
 namespace troupe::actors {
 namespace {
+
+/// As many as are told, in ascending order.
+std::vector<std::int64_t> told_of(const std::set<std::int64_t>& all) {
+  const auto count = std::min(all.size(), engine::most_left_out_told);
+  return {all.begin(), std::next(all.begin(), static_cast<std::ptrdiff_t>(count))};
+}
 
 std::string counts_of(const data_described& data) {
   return std::to_string(data.train_size) + " training and " + std::to_string(data.test_size) +
@@ -36,16 +46,21 @@ result<std::shared_ptr<distant_data>> distant_data::open(caf::actor_system& syst
   return made;
 }
 
+open_data distant_data::order_to_open() const {
+  const std::scoped_lock lock(mutex_);
+  return {.source = options_.source,
+          .context = options_.context,
+          .image_size = options_.image_size,
+          .seed = options_.seed,
+          .threads = options_.threads,
+          .strict = options_.strict,
+          .skipped = skipped_,
+          .left_out_train = told_of(left_out_train_),
+          .left_out_test = told_of(left_out_test_)};
+}
+
 result<distant_data::opened> distant_data::open_at(const host_actor& host) const {
-  const auto there = ask_.request<data_opened>(host,
-                                               open_data{.source = options_.source,
-                                                         .context = options_.context,
-                                                         .image_size = options_.image_size,
-                                                         .seed = options_.seed,
-                                                         .threads = options_.threads,
-                                                         .strict = options_.strict},
-                                               usual_deadlines.build)
-                         .get();
+  const auto there = ask_.request<data_opened>(host, order_to_open(), usual_deadlines.build).get();
   if (!there) return tl::unexpected(there.error());
   opened made{.reader = caf::actor_cast<data_actor>(there->data), .what = {}};
   auto what = ask_.request<data_described>(made.reader, describe_data{.digested = may_be_lost_},
@@ -54,6 +69,13 @@ result<distant_data::opened> distant_data::open_at(const host_actor& host) const
   if (!what) return tl::unexpected(what.error());
   made.what = std::move(*what);
   return made;
+}
+
+void distant_data::note_read(const deliver_batch& order, const batch_delivered& as) {
+  const auto left_out = to_list(as.left_out);
+  const std::scoped_lock lock(mutex_);
+  skipped_ = as.skipped;
+  (order.test ? left_out_test_ : left_out_train_).insert(left_out.begin(), left_out.end());
 }
 
 result<void> distant_data::open_again(const host_actor& host) {
@@ -85,7 +107,9 @@ result<engine::batch> distant_data::read(engine::split part,
 std::uint64_t distant_data::skipped() const {
   const auto what =
       ask_.request<data_described>(reader(), describe_data{}, usual_deadlines.last_word).get();
-  return what ? what->skipped : what_.skipped;
+  if (what) return what->skipped;
+  const std::scoped_lock lock(mutex_);
+  return skipped_;
 }
 
 result<engine::left_out_samples> distant_data::left_out() const {

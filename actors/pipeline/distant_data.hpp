@@ -1,8 +1,10 @@
 #pragma once
 
 #include <caf/actor_system.hpp>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "actors/futures/requester.hpp"
@@ -24,9 +26,13 @@ class distant_data final : public engine::dataset {
       caf::actor_system& system, node_names names, const host_actor& host,
       const engine::dataset_options& options, bool may_be_lost = false);
 
+  /// A batch of a run was read. Another node that opens the data (`open_again`) goes on counting
+  /// unreadable samples from there.
+  void note_read(const deliver_batch& order, const batch_delivered& as);
+
   /// Has another node open it, since the one that had is lost, and reads there if the data are the
-  /// same. Unreadable samples are counted anew. Errors: those of opening it there; bad_data with
-  /// what is another one; peer_lost. All is as before then.
+  /// same. Errors: those of opening it there; bad_data with what is another one; peer_lost. All is
+  /// as before then.
   [[nodiscard]] result<void> open_again(const host_actor& host);
 
   [[nodiscard]] data_actor reader() const;
@@ -56,14 +62,17 @@ class distant_data final : public engine::dataset {
   distant_data(caf::actor_system& system, node_names names, const engine::dataset_options& options,
                bool may_be_lost)
       : ask_(system, std::move(names)), options_(options), may_be_lost_(may_be_lost) {}
+  [[nodiscard]] open_data order_to_open() const;
   [[nodiscard]] result<opened> open_at(const host_actor& host) const;
 
   mutable requester ask_;
   const engine::dataset_options options_;
   const bool may_be_lost_;
-  data_described what_;  // as it was opened first
-  mutable std::mutex mutex_;
-  data_actor reader_;  // guarded
+  data_described what_;       // as it was opened first
+  mutable std::mutex mutex_;  // guards what follows
+  data_actor reader_;
+  std::uint64_t skipped_ = 0;                              // as was told last
+  std::set<std::int64_t> left_out_train_, left_out_test_;  // of batches
 };
 
 /// What is another one of the data, as the end of a sentence; empty: nothing is.

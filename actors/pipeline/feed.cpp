@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/base/failure.hpp"
 #include "actors/base/same_actor.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
@@ -134,6 +135,7 @@ acknowledged on_replace(feeder_pointer self, const replace_neighbour& what) {
 feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor first,
                                             stage_actor last, std::uint32_t last_chunk,
                                             std::uint32_t credits, bool logs) {
+  end_when_thrown(*self, "the feeder of batches");
   self->state.inputs = feed_edge(credits);
   self->state.labels = feed_edge(credits);
   self->state.first = std::move(first);

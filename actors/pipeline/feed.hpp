@@ -20,7 +20,7 @@ namespace troupe::actors {
                                         std::uint32_t credits, bool logs = false);
 
 /// Cuts a batch into `microbatches` as even as can be, the larger ones first, and shares them out
-/// to `feeders`, one a replica of the pipeline (see engine::share_of_batch). At most one
+/// to `feeders`, one per replica of the pipeline (see engine::share_of_batch). At most one
 /// micro-batch a sample. Returns how many they are: 0 for an empty batch. `grouped`: logical
 /// replicas, where batch norm is synchronized over them; a training step is then fed by groups
 /// (engine::norm_groups), whose members are joined. 0: it is not.

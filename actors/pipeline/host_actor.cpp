@@ -17,6 +17,7 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
@@ -52,6 +53,8 @@ struct host_state {
 };
 
 using host_pointer = host_actor::stateful_pointer<host_state>;
+
+constexpr auto host_title = "the host of stages";
 
 /// `recompute`: of the whole model.
 model_slice slice_of(engine::model layers, engine::layer_range which,
@@ -158,6 +161,7 @@ caf::result<stage_built> on_build(host_pointer self, const build_stage& given) {
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
   self->state.stages.push_back(*stage);
+  end_along(*self, stage->address());
   return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage),
                      order.device == "cpu" ? engine::processor_of_arithmetic() : ""};
 }
@@ -175,13 +179,19 @@ caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
                                       .warn = {}},
                                      state.parts.data);
   if (!source) return to_caf(source.error());
-  state.data = spawn_data(self->system(), std::move(*source));
+  state.data = spawn_data(self->system(), std::move(*source), {}, 0,
+                          {order.skipped, {order.left_out_train, order.left_out_test}});
+  end_along(*self, state.data.address());
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
 caf::result<keeper_opened> on_open_keeper(host_pointer self) {
   auto& keeper = self->state.keeper;
-  if (!keeper) keeper = spawn_keeper(self->system(), self->state.parts.optimizers);
+  const auto& parts = self->state.parts;
+  if (!keeper) {
+    keeper = spawn_keeper(self->system(), parts.optimizers, parts.kept);
+    end_along(*self, keeper.address());
+  }
   return keeper_opened{caf::actor_cast<caf::strong_actor_ptr>(keeper)};
 }
 
@@ -199,6 +209,7 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
       .store = {}, .folder = folder->path().string(), .disk = folder->disk(), .host = host.data()};
   known.store =
       caf::actor_cast<caf::strong_actor_ptr>(spawn_slice_store(self->system(), std::move(*folder)));
+  end_along(*self, known.store->address());
   return known;
 }
 
@@ -239,8 +250,14 @@ scout_actor::behavior_type scout_behavior(scout_actor::pointer self,
   };
 }
 
-scout_actor scout_of(host_pointer self) {
-  return self->spawn<caf::detached>(scout_behavior, self->state.parts.listen);
+/// For what may wait.
+template <class Answer, class Order>
+caf::result<Answer> send_scout(host_pointer self, const Order& order) {
+  return answering(host_title, [&]() -> caf::result<Answer> {
+    const auto scout = spawn_detached(self->system(), "a look at the network", scout_behavior,
+                                      self->state.parts.listen);
+    return self->delegate(scout, order);
+  });
 }
 
 void end_stages(host_state& state) {
@@ -263,22 +280,35 @@ void on_shut_down(host_pointer self, const std::string& failure) {
 host_actor::behavior_type host_behavior(host_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
-  end_when_thrown(*self, "the host of stages");
+  end_when_thrown(*self, host_title);
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self, {}); });
   return {
-      [self](const build_stage& order) { return on_build(self, order); },
-      [self](const open_data& order) { return on_open(self, order); },
+      [self](const build_stage& order) {
+        return answering(host_title, [&] { return on_build(self, order); });
+      },
+      [self](const open_data& order) {
+        return answering(host_title, [&] { return on_open(self, order); });
+      },
       [self](const open_keeper&) {
-        return answering("the host of stages", [&] { return on_open_keeper(self); });
+        return answering(host_title, [&] { return on_open_keeper(self); });
+      },
+      [self](const note_step& what) {
+        self->state.parts.kept->note(what);
+        return acknowledged{};
+      },
+      [self](const list_notes&) {
+        notes_kept out;
+        for (const auto& [step, note] : self->state.parts.kept->notes) out.notes.push_back(note);
+        return out;
       },
       [self](const drop_stages&) {
         end_stages(self->state);
         return acknowledged{};
       },
       [self](const open_slices& order) {
-        return answering("the host of stages", [&] { return on_open_slices(self, order); });
+        return answering(host_title, [&] { return on_open_slices(self, order); });
       },
-      [self](const reach_nodes& order) { return self->delegate(scout_of(self), order); },
+      [self](const reach_nodes& order) { return send_scout<nodes_reached>(self, order); },
       [](const ask_memory&) {
         const auto free = engine::read_free_memory();
         return memory_told{host_name(), free.bytes, free.swap_bytes, free.group_limit_bytes};
@@ -287,7 +317,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
         const auto& parts = self->state.parts;
         return interfaces_told{parts.interfaces, static_cast<bool>(parts.listen)};
       },
-      [self](const listen_there& order) { return self->delegate(scout_of(self), order); },
+      [self](const listen_there& order) { return send_scout<listens_there>(self, order); },
       [self](const shut_down& order) { on_shut_down(self, order.failure); },
   };
 }
@@ -317,7 +347,8 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
                                      .progress = parts.progress,
                                      .collectives = parts.collectives,
                                      .begun = parts.begun,
-                                     .memory = parts.memory},
+                                     .memory = parts.memory,
+                                     .incarnation = order.incarnation},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(given.stage.value) +

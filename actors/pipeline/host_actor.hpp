@@ -9,6 +9,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/recovery/action_record.hpp"
+#include "actors/recovery/kept_stages.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
@@ -44,9 +45,11 @@ struct host_parts {
   std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.
   std::vector<std::string> interfaces = {};  ///< As of interfaces_told.
   /// Has the node listen elsewhere, as of listen_there, and gives the new address; may wait. Empty:
-  /// it may not. Errors: address_unavailable.
+  /// it may not. Errors: address_unavailable, io_failed without descriptors.
   using move_door = std::function<result<std::string>(const std::string& wanted)>;
   move_door listen = {};
+  /// What this node keeps for others (see open_keeper, note_step).
+  std::shared_ptr<kept_stages> kept = std::make_shared<kept_stages>();
 };
 
 /// Spawns the actor that builds stages and opens the data on this node when the trainer asks for

@@ -106,7 +106,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .collectives = std::move(blueprint.collectives),
                                     .begun = std::move(blueprint.begun),
                                     .memory = std::move(blueprint.memory),
-                                    .repeatable = std::move(repeatable)});
+                                    .repeatable = std::move(repeatable),
+                                    .incarnation = blueprint.incarnation});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

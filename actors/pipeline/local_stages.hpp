@@ -1,6 +1,7 @@
 #pragma once
 
 #include <caf/actor_system.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,6 +52,7 @@ struct stage_blueprint {
   std::shared_ptr<const engine::collective_maker> collectives = {};
   std::shared_ptr<action_record> begun = {};             ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};  ///< See stage_parts.
+  std::uint32_t incarnation = 0;                         ///< See build_stage.
 };
 
 /// Spawns a stage with an optimizer that lives as long as the stage. Errors: bad_config.

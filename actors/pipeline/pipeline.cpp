@@ -11,6 +11,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/step_end.hpp"
+#include "actors/pipeline/edges/edge_plan.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/recovery/failed_work.hpp"
 #include "actors/step_end/step_coordinator.hpp"
@@ -100,6 +101,7 @@ std::vector<stage_tie> ties_between(const engine::model& layers,
 pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
                    engine::schedule_choice schedule, const engine::model_layout& layout)
     : ask_(std::make_unique<requester>(system)),
+      edges_(std::make_unique<edge_plan>()),
       open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
       layout_(layout),
@@ -139,11 +141,13 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
   made.synced_norm_ = options.synced_norm && made.logical_ > 1;
+  if (auto chosen = made.choose_edges(options); !chosen) return tl::unexpected(chosen.error());
   const auto groups = made.choose_sums(options);
   if (!groups) return tl::unexpected(groups.error());
+  if (auto invited = made.invite_edges(*groups); !invited) return tl::unexpected(invited.error());
   made.options_ = options;
-  made.options_.logs_edges =
-      options.logs_edges && std::ranges::all_of(*groups, &replica_group::is_replaceable);
+  made.options_.logs_edges = options.logs_edges && made.edges_->empty() &&
+                             std::ranges::all_of(*groups, &replica_group::is_replaceable);
   if (auto fed = made.choose_feeders(system); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
@@ -192,7 +196,9 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
   around.replicas.own = replica;
   if (!options_.keepers.empty())
     around.keepers = options_.keepers[std::size_t{replica} * layout_.stages + stage];
+  around.spare_keeper = options_.spare_keeper;
   around.logs = options_.logs_edges;
+  around.ports = edges_->ports_of(std::size_t{replica} * layout_.stages + stage, stages_);
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
@@ -227,9 +233,25 @@ result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options&
   }
   if (choices.empty()) return groups;
   sum_line_ = engine::to_line(choices);
-  if (auto invited = invite(groups, engine::sockets_for(choices)); !invited)
-    return tl::unexpected(invited.error());
+  const auto sockets = std::max(engine::sockets_for(choices), edges_->reach());
+  if (auto invited = invite(groups, sockets); !invited) return tl::unexpected(invited.error());
   return groups;
+}
+
+result<void> pipeline::choose_edges(const pipeline_options& options) {
+  if (!options.edges_by_library) return {};
+  auto chosen = edge_plan::make(*ask_, stages_, layout_, options.sums.network_is_trusted);
+  if (!chosen) return tl::unexpected(chosen.error());
+  *edges_ = std::move(*chosen);
+  edge_line_ = edges_->line();
+  return {};
+}
+
+// A process has its sockets on one network, so what one group needs holds for all.
+result<void> pipeline::invite_edges(const std::vector<replica_group>& groups) {
+  auto sockets = edges_->reach();
+  for (const auto& each : groups) sockets = std::max(sockets, each.sockets);
+  return edges_->invite(*ask_, stages_, sockets);
 }
 
 result<void> pipeline::invite(std::vector<replica_group>& groups, engine::socket_reach sockets) {

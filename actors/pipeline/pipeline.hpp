@@ -17,7 +17,6 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/pipeline.hpp"
-#include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
@@ -35,7 +34,9 @@
 
 namespace troupe::actors {
 
+class edge_plan;
 class requester;
+struct replace_neighbour;
 
 /// What one stage did in a step.
 struct stage_share {
@@ -115,10 +116,17 @@ struct pipeline_options {
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
+  /// Stages of different processes send each other activations and gradients by the collective
+  /// library of their devices; an error where they cannot (see engine::reach_between). A lost stage
+  /// then is not replaced alone, whatever `logs_edges` says.
+  bool edges_by_library = false;
   /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
   /// loss of a stage: first the one beside the stage, and then others elsewhere. No stage then ends
   /// a step before all stages have stored the version before it. Empty: no versions are kept.
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
+  /// The one of them that may be lost without another one in its place: stages go on with the
+  /// others. Null: none is.
+  caf::strong_actor_ptr spare_keeper = {};
   /// With keepers: stages and feeders remember what they send in the last steps, so that lost
   /// stages can be replaced; see `replay`. Without effect for replicas that are not replaceable
   /// (see replica_group).
@@ -126,11 +134,11 @@ struct pipeline_options {
   std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
 
-/// What takes the place of a stage that was lost, or whose replay another loss has cut off.
+/// The replacement of a stage that was lost, or whose replay was cut off by another loss.
 struct stage_replacement {
   std::size_t stage = 0;
   stage_actor by;                                                ///< Built, and not connected.
-  std::map<std::uint64_t, caf::strong_actor_ptr> versions = {};  ///< Who has those of the lost one.
+  std::map<std::uint64_t, caf::strong_actor_ptr> versions = {};  ///< The keepers of its versions.
   caf::strong_actor_ptr keeper;                                  ///< In the process of `by`.
 };
 
@@ -204,29 +212,33 @@ class pipeline {
   /// a stage has thrown (see failed_work).
   [[nodiscard]] result<step_outcome> finish();
 
+  /// The spare keeper is lost: stages that are built from now on are not told of it.
+  void leave_out_spare_keeper();
+
   /// Whether the steps in progress can continue after the loss of a stage: edges are logged, a
   /// training step was begun, and none of them is a dry run.
   [[nodiscard]] bool can_replay() const;
 
-  /// Stages were lost: others adopt the version of all of them behind which their answers are
-  /// missing, and do the steps since then again, evaluation steps only as far as a stage has not
-  /// done them, while all other stages go on and do nothing again. Returns the first step, among
-  /// training steps, that is done again: the last one, or one before. Errors: peer_lost where
-  /// another stage is lost meanwhile, after which it may be called once more, with all of these
-  /// places and the lost ones. And those after which the pipeline cannot go on: stale where no
-  /// version fits, or a stage has forgotten what it sent; those of the stages and keepers.
+  /// Continues after the loss of stages. Their replacements load the version of the step after
+  /// which answers are missing, the same step for all of them, and repeat the training steps since
+  /// then, and evaluation steps as far as a stage has not finished them. All other stages continue
+  /// and repeat nothing. Returns the number, among training steps, of the first that is repeated:
+  /// the last one, or one before. Errors: peer_lost if another stage is lost meanwhile; this may
+  /// then be called again with all of these places and the newly lost ones. After other errors the
+  /// pipeline cannot continue: stale if no version fits or a stage no longer has what it sent;
+  /// those of the stages and keepers.
   ///
-  /// `reader`: takes the place of the reader of the batches, if that is lost with a stage or has
-  /// not fed again all that it was to. It reads the batches of these steps once more. Null: the
-  /// feeders are there. Further errors: bad_data where a batch has other samples than before, and
-  /// those of reading it.
+  /// `reader`: replaces the reader of the batches, if that was lost with a stage or before it had
+  /// fed all of this again. It reads the batches of these steps again. Null: the feeders are there.
+  /// Further errors: bad_data if a batch has other samples than before, and those of reading it.
   [[nodiscard]] result<std::uint64_t> replay(const std::vector<stage_replacement>& lost,
                                              const data_actor& reader = {});
 
   /// The reader of the batches now; null: it is of this process, and the caller's.
   [[nodiscard]] const data_actor& reader() const noexcept { return options_.data; }
 
-  /// `reader` has delivered the batch of a step: another one can be told to do so again.
+  /// Notes that the reader has delivered the batch of a step, so that another reader can be asked
+  /// to deliver it again.
   void note_fed(const deliver_batch& order, const batch_delivered& as);
 
   /// Steps begun and not finished.
@@ -318,9 +330,13 @@ class pipeline {
   /// How the replicas sum their gradients, and why, in one line; empty with one replica.
   [[nodiscard]] const std::string& sum_line() const noexcept { return sum_line_; }
 
-  /// Has each stage write its files of a checkpoint into a folder that this process has made: what
-  /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
-  /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
+  /// How stages of different processes send each other tensors, if not over links, in one line.
+  [[nodiscard]] const std::string& edge_line() const noexcept { return edge_line_; }
+
+  /// Has each stage write its files of a checkpoint into a folder that this process has made: its
+  /// state after the last training step that was begun, `step`, whether or not that step is over.
+  /// Further steps may be begun at once. What is not written when the pipeline ends fails with
+  /// errc::cancelled.
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
   /// The same, each stage into a folder on its host's own disk, which its process makes. `folders`:
   /// of all stages' places.
@@ -335,7 +351,7 @@ class pipeline {
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
  private:
-  using step_answers = future<std::vector<stage_done>>;  // one a stage, or the first error
+  using step_answers = future<std::vector<stage_done>>;  // one per stage, or the first error
   using replacements = std::vector<stage_replacement>;
   class open_steps;
   struct pending_step {
@@ -375,6 +391,10 @@ class pipeline {
   [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
   [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
+  /// By which ports stages send each other tensors, before `choose_sums`.
+  [[nodiscard]] result<void> choose_edges(const pipeline_options& options);
+  /// Gets the invitations to those, by sockets that `groups` use too.
+  [[nodiscard]] result<void> invite_edges(const std::vector<replica_group>& groups);
   /// Gets the invitations of those that sum by a library.
   [[nodiscard]] result<void> invite(std::vector<replica_group>& groups,
                                     engine::socket_reach sockets);
@@ -436,6 +456,7 @@ class pipeline {
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<requester> ask_;
+  std::unique_ptr<edge_plan> edges_;
   std::shared_ptr<open_steps> open_;
   piece_limits pieces_;
   std::vector<stage_actor> stages_;  // of all replicas, one replica after the other
@@ -463,6 +484,7 @@ class pipeline {
   std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together
   std::deque<pending_step> under_way_;
   std::string sum_line_;
+  std::string edge_line_;
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;

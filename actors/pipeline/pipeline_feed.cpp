@@ -59,7 +59,10 @@ void pipeline::watch_feeder(std::uint64_t which) {
 }
 
 void pipeline::note_fed(const deliver_batch& order, const batch_delivered& as) {
-  if (options_.data && options_.logs_edges) fed_.insert_or_assign(order.step, std::pair(order, as));
+  if (!options_.data || !options_.logs_edges) return;
+  auto again = order;
+  again.left_out = as.left_out;
+  fed_.insert_or_assign(order.step, std::pair(std::move(again), as));
 }
 
 void pipeline::tell_ends(const engine::step_key& from, const engine::step_key& done_before,

@@ -63,6 +63,12 @@ result<void> answered_by_all(const std::vector<future<acknowledged>>& answers) {
 
 }  // namespace
 
+void pipeline::leave_out_spare_keeper() {
+  if (!options_.spare_keeper) return;
+  for (auto& each : options_.keepers) std::erase(each, options_.spare_keeper);
+  options_.spare_keeper = nullptr;
+}
+
 // A training step may overtake the answers to an evaluation, so not where both are under way. And a
 // step may have been fed that has not begun, for which the stages must wait.
 bool pipeline::can_replay() const {

@@ -20,12 +20,6 @@ std::string free_text(const engine::free_memory& room, const std::string& host) 
 
 }  // namespace
 
-std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
-  std::uint64_t sum = 0;
-  for (const auto& each : tensors) sum += each.tensor.nbytes();
-  return sum;
-}
-
 std::string in_mebi(double bytes) {
   return format("%.0f MiB", bytes / (1 << 20));
 }
@@ -61,10 +55,10 @@ std::uint64_t least_training_bytes(const engine::model& described,
   std::vector<engine::named_tensor> parameters;
   for (const auto& [first, last] : slices)
     for (auto i = first; i < last && i < described.size(); ++i) {
-      sum += bytes_of(described[i]->buffers());
+      sum += engine::bytes_of(described[i]->buffers());
       std::ranges::move(described[i]->parameters(), std::back_inserter(parameters));
     }
-  return sum + bytes_of(parameters) * 2 + largest_share_bytes(parameters, shares) * kept;
+  return sum + engine::bytes_of(parameters) * 2 + largest_share_bytes(parameters, shares) * kept;
 }
 
 result<void> check_room(const std::string& what, double needed_bytes,

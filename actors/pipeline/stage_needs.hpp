@@ -14,8 +14,6 @@
 
 namespace troupe::actors {
 
-[[nodiscard]] std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors);
-
 /// An amount of memory as people read it: "812 MiB".
 [[nodiscard]] std::string in_mebi(double bytes);
 

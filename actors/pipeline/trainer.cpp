@@ -123,6 +123,7 @@ class run_state {
     const auto batch = asked.get();
     if (!batch) return tl::unexpected(batch.error());
     stages_.note_fed(order, *batch);
+    if (events_.on_read) events_.on_read(order, *batch);
     return std::optional<batch_delivered>(*batch);
   }
 

@@ -52,6 +52,8 @@ struct training_events {
   /// A stage was lost, or its arithmetic has thrown (see failed_work). Without error the steps go
   /// on. May be left out: then this ends the run, as do errors.
   std::function<result<void>(const error& why)> on_loss = {};
+  /// A batch was read, whose step begins next. May be left out.
+  std::function<void(const deliver_batch& order, const batch_delivered& as)> on_read = {};
 };
 
 /// The reader of a run's batches, which feeds the pipeline, and how many samples there are.

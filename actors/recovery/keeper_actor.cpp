@@ -5,7 +5,6 @@
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,8 +23,10 @@ namespace troupe::actors {
 namespace {
 
 struct keeper_state {
-  std::map<std::uint32_t, kept_versions> stages;
+  std::shared_ptr<kept_stages> kept;
   optimizers::registry known;
+
+  kept_versions& of(std::uint32_t stage) { return kept->of(stage); }
 };
 
 using keeper_pointer = keeper_actor::stateful_pointer<keeper_state>;
@@ -38,7 +39,8 @@ caf::error keeper_refusal(std::uint32_t stage, const error& why) {
 }
 
 caf::result<acknowledged> on_store(keeper_pointer self, const store_version& what) {
-  if (auto added = self->state.stages[what.stage].add(what.step, what.piece); !added)
+  const version_name of{what.step, what.incarnation};
+  if (auto added = self->state.of(what.stage).add(of, what.piece); !added)
     return keeper_refusal(what.stage, added.error());
   return acknowledged{};
 }
@@ -48,7 +50,7 @@ result<void> add_update(kept_versions& versions, const store_update& what,
                         const optimizers::registry& known) {
   const auto before = versions.at(what.after);
   if (!before) return tl::unexpected(before.error());
-  const auto update = versions.add_to_update(what.step, what.piece);
+  const auto update = versions.add_to_update({what.step, what.incarnation}, what.piece);
   if (!update) return tl::unexpected(update.error());
   if (!*update) return {};
   auto made = repeat_update(**before, **update, what.terms, known);
@@ -62,13 +64,13 @@ result<void> add_update(kept_versions& versions, const store_update& what,
 
 caf::result<acknowledged> on_update(keeper_pointer self, const store_update& what) {
   auto& state = self->state;
-  if (auto added = add_update(state.stages[what.stage], what, state.known); !added)
+  if (auto added = add_update(state.of(what.stage), what, state.known); !added)
     return keeper_refusal(what.stage, added.error());
   return acknowledged{};
 }
 
 caf::result<version_piece> on_fetch(keeper_pointer self, const fetch_version& what) {
-  const auto version = self->state.stages[what.stage].at(what.step);
+  const auto version = self->state.of(what.stage).at(what.step);
   if (!version) return keeper_refusal(what.stage, version.error());
   auto piece = cut_piece(**version, what.from, what.most, piece_tensors::shared);
   if (!piece) return keeper_refusal(what.stage, piece.error());
@@ -76,11 +78,13 @@ caf::result<version_piece> on_fetch(keeper_pointer self, const fetch_version& wh
 }
 
 keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
-                                            const std::shared_ptr<optimizers::registry>& known) {
+                                            const std::shared_ptr<optimizers::registry>& known,
+                                            const std::shared_ptr<kept_stages>& kept) {
   // One thread: the node's cores are its stages'.
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
   self->state.known = std::move(*known);
+  self->state.kept = kept;
   end_when_thrown(*self, keeper_name);
   return {
       [self](const store_version& what) {
@@ -93,7 +97,7 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
         return keeper_described{messages::this_machine(), ::getpid()};
       },
       [self](const list_versions& what) {
-        return versions_kept{self->state.stages[what.stage].steps()};
+        return versions_kept{self->state.of(what.stage).steps()};
       },
       [self](const fetch_version& what) {
         return answering(keeper_name, [&] { return on_fetch(self, what); });
@@ -103,9 +107,10 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
 
 }  // namespace
 
-keeper_actor spawn_keeper(caf::actor_system& system, optimizers::registry known) {
+keeper_actor spawn_keeper(caf::actor_system& system, optimizers::registry known,
+                          std::shared_ptr<kept_stages> kept) {
   return spawn_detached(system, "a keeper of versions", keeper_behavior,
-                        std::make_shared<optimizers::registry>(std::move(known)));
+                        std::make_shared<optimizers::registry>(std::move(known)), std::move(kept));
 }
 
 }  // namespace troupe::actors

@@ -65,6 +65,9 @@ class stores_core {
     return out;
   }
 
+  /// A keeper is lost that no other one will replace: nothing is due to it any more.
+  void left(std::size_t place) { due_[place] = {{}, due_[place].replaced + 1, /*has_left=*/true}; }
+
   [[nodiscard]] bool is_current(const addressee& whom) const {
     return due_[whom.place].replaced == whom.replaced;
   }
@@ -88,10 +91,12 @@ class stores_core {
   struct keeper {
     std::deque<std::uint64_t> steps = {};  // due; the first one is on its way
     std::uint32_t replaced = 0;
+    bool has_left = false;
   };
 
   void add(std::size_t place, const std::deque<std::uint64_t>& steps, effects& out) {
-    auto& [due, replaced] = due_[place];
+    auto& [due, replaced, has_left] = due_[place];
+    if (has_left) return;
     if (due.empty() && !steps.empty()) out.push_back({{place, replaced}, steps.front()});
     due.insert(due.end(), steps.begin(), steps.end());
   }

@@ -46,7 +46,7 @@ liveness::effects liveness::tick(clock::time_point now) {
     if (is_of_this_host(who) && who.silent >= settings_.suspicion) {
       out.emplace_back(examine{node, who.where});
     } else {
-      judge(node, who, settings_.silence, out);
+      lose_if_silent(node, who, settings_.silence, out);
     }
   }
   forget_lost(out);
@@ -58,35 +58,35 @@ liveness::effects liveness::examined(const std::string& node, process_state stat
   const auto found = peers_.find(node);
   if (found == peers_.end()) return out;
   auto& who = found->second;
-  const auto convict = [&](const char* what) {
+  const auto lose = [&](const char* what) {
     out.emplace_back(lost{node,
                           {errc::peer_lost, "its process " + std::to_string(who.where.pid) + what +
                                                 ", and was silent for " + in_seconds(who.silent)}});
   };
   switch (state) {
     case process_state::stopped:
-      convict(" is stopped");
+      lose(" is stopped");
       break;
     case process_state::gone:
-      convict(" has ended");
+      lose(" has ended");
       break;
     case process_state::traced:  // whoever debugs it decides
       who.silent = {};
       break;
     case process_state::alive:
-      judge(node, who, is_of_this_network(who) ? settings_.starved_silence : settings_.silence,
-            out);
+      lose_if_silent(node, who,
+                     is_of_this_network(who) ? settings_.starved_silence : settings_.silence, out);
       break;
     case process_state::unknown:
-      judge(node, who, settings_.silence, out);
+      lose_if_silent(node, who, settings_.silence, out);
       break;
   }
   forget_lost(out);
   return out;
 }
 
-void liveness::judge(const std::string& node, const peer& who, clock::duration limit,
-                     effects& out) const {
+void liveness::lose_if_silent(const std::string& node, const peer& who, clock::duration limit,
+                              effects& out) const {
   if (who.silent < limit) return;
   out.emplace_back(lost{
       node,

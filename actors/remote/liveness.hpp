@@ -13,30 +13,30 @@
 
 namespace troupe::actors {
 
-/// How soon silence counts as death. All of these are times that the judge lived through.
+/// How soon silence counts as death. All of these are times during which the observer itself ran.
 struct liveness_settings {
   /// Between two heartbeats, and between two looks at who is silent.
   std::chrono::milliseconds interval{100};
-  /// A node that showed no life for so long is lost: several intervals.
+  /// A node that showed no sign of life for this long is lost; several intervals.
   std::chrono::milliseconds silence{800};
   /// When to ask the operating system about a silent process of this host.
   std::chrono::milliseconds suspicion{300};
   /// Instead of `silence`, for a process of this host and network that the system calls alive: it
   /// waits for a processor. Nothing but the machine's load stands between us.
   std::chrono::milliseconds starved_silence{10'000};
-  /// false: processes of this host are judged by their silence alone.
+  /// false: for processes of this host silence alone decides, as for others.
   bool ask_system = true;
 };
 
 /// Decides who is alive. Pure: events and the time come in, effects go out, in order; no thread,
 /// clock or I/O.
 ///
-/// It counts silence in ticks that it lived through itself: a tick adds one interval, however late
-/// it comes (and nothing when it comes right behind another), and a late one convicts nobody. A
-/// judge that was starved, or stopped with the whole machine, has not listened meanwhile: what came
-/// in still lies unread, and the next tick that is on time comes after it was read. So a node whose
-/// heartbeats are never more than `silence` less two intervals apart is never lost. The price is
-/// that a judge that gets no processor is slow to notice a death.
+/// It counts silence in its own ticks: a tick adds one interval, however late it comes (and nothing
+/// when it comes right after another), and after a late tick nobody is lost. An observer that was
+/// starved, or stopped with the whole machine, has not listened meanwhile: what arrived is unread,
+/// and the next tick that is on time comes after it was read. So a node whose heartbeats are never
+/// more than `silence` less two intervals apart is never lost. The price is that an observer that
+/// gets no processor is slow to notice a death.
 class liveness {
  public:
   using clock = std::chrono::steady_clock;
@@ -59,7 +59,7 @@ class liveness {
   liveness(const liveness_settings& settings, process_identity self)
       : settings_(settings), self_(std::move(self)) {}
 
-  /// From here on the node is sent heartbeats and judged.
+  /// From here on the node is sent heartbeats and observed.
   void node_up(const std::string& node, const process_identity& where);
   void node_down(const std::string& node);
   /// Any frame is a sign of life.
@@ -81,7 +81,8 @@ class liveness {
 
   [[nodiscard]] bool is_of_this_host(const peer& who) const;
   [[nodiscard]] bool is_of_this_network(const peer& who) const;
-  void judge(const std::string& node, const peer& who, clock::duration limit, effects& out) const;
+  void lose_if_silent(const std::string& node, const peer& who, clock::duration limit,
+                      effects& out) const;
   void forget_lost(const effects& of);
   [[nodiscard]] std::chrono::milliseconds noticeable_pause() const;
 

@@ -24,6 +24,8 @@ frame make_hello(const greeting& who) {
   return hello;
 }
 
+}  // namespace
+
 std::optional<greeting> read_hello(const frame& hello) {
   if (hello.body.size() != 1 || hello.body[0].fields.size() != 7) return std::nullopt;
   const auto& fields = hello.body[0].fields;
@@ -35,8 +37,6 @@ std::optional<greeting> read_hello(const frame& hello) {
   if (!number(4) || !number(5) || text(0)->empty()) return std::nullopt;
   return greeting{*text(0), *text(1), {*text(2), *text(3), *number(4), *number(5)}, *text(6)};
 }
-
-}  // namespace
 
 neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
   names_.emplace(peer, "");

@@ -14,13 +14,16 @@
 
 namespace troupe::actors {
 
-/// What a node says of itself to whoever it is connected to: its hello. A value.
+/// What a node says of itself to a node that it is connected to: its hello. A value.
 struct greeting {
   std::string name;
   std::string address;  ///< Where it listens, for others to come back to.
   process_identity process = {};
   std::string build = {};  ///< Of its program: see node_settings::build.
 };
+
+/// What a node says of itself in the first frame of a connection; nullopt: that is none. Pure.
+[[nodiscard]] std::optional<greeting> read_hello(const messages::frame& hello);
 
 /// Who the other nodes are and how to reach them: the core of a node. It names connections by the
 /// hello that opens them, connects to a node at the first frame for it, keeps frames in order while
@@ -61,7 +64,7 @@ class neighbourhood {
   using effect = std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
   using effects = std::vector<effect>;
 
-  /// Whether this node may join. Errors: bad_config, which it is told.
+  /// Whether this node may join. Errors: bad_config, which is sent to it.
   using admission = std::function<result<void>(const greeting& who)>;
 
   /// `address` is where this node listens, for others to come back to; `self` is where it runs,
@@ -76,7 +79,8 @@ class neighbourhood {
   effects frame_arrived(peer_id peer, messages::frame in);
   effects connected_to(const std::string& node, peer_id peer);
   effects connect_failed(const std::string& node, const error& why);
-  /// A connected node is dead or hung: it is cut off, and told if it still listens.
+  /// A connected node is dead or hung: its connection is closed, with the reason if it still
+  /// listens.
   effects lose(const std::string& node, const error& why);
 
   /// Sends to a node heard of before (`heard_of`), connecting first if need be.
@@ -88,7 +92,7 @@ class neighbourhood {
 
   /// Notes where a node listens. A node once lost stays lost.
   void heard_of(const std::string& node, const std::string& address);
-  /// This node, or another one, is met elsewhere from here on. Connections that there are stay.
+  /// This node, or another one, listens at another address from now on. Existing connections stay.
   void listens_at(const std::string& address) { self_.address = address; }
   void moved(const std::string& node, const std::string& address) {
     neighbours_[node].address = address;
@@ -99,7 +103,7 @@ class neighbourhood {
   [[nodiscard]] std::optional<std::string> name_of(peer_id peer) const;
   /// Whether a node is connected and has said hello.
   [[nodiscard]] bool connected(const std::string& node) const;
-  /// The connection on which a connected node is sent to.
+  /// The connection on which frames for a connected node are sent.
   [[nodiscard]] std::optional<peer_id> peer_of(const std::string& node) const;
   /// Why a node is gone; nullopt while it is not.
   [[nodiscard]] std::optional<error> lost(const std::string& node) const;

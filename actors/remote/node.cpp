@@ -51,10 +51,10 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
                                               made->settings_.liveness, made->settings_.admit,
                                               made->settings_.build);
   // From here on a pause of this process is noticed, and not only from the first interval's end.
-  made->link_->post([self = made.get()] { self->judge(); });
+  made->link_->post([self = made.get()] { self->on_tick(); });
   made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
     self->say_who_holds_the_link();
-    self->link_->post([self] { self->judge(); });
+    self->link_->post([self] { self->on_tick(); });
   });
   return made;
 }
@@ -207,7 +207,7 @@ void node::send(const std::string& to, frame out) {
   step([&](auto& core) { return core.send(to, std::move(out)); });
 }
 
-void node::judge() {
+void node::on_tick() {
   const auto told = settings_.tell ? settings_.tell() : std::vector<messages::element>();
   std::vector<std::string> heard;
   for (auto& [name, who] : correspondents_) {
@@ -282,7 +282,7 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   if (!peer) is_joining_ = false;
   if (!peer) return tl::unexpected(peer.error());
   std::optional<std::string> name;
-  const bool settled = changed_.wait_until(lock, deadline, [&] {
+  const bool answered = changed_.wait_until(lock, deadline, [&] {
     name = core_->name_of(*peer);
     return !name || !name->empty();
   });
@@ -291,7 +291,7 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   if (const auto why = refusals_.find(peer->value); why != refusals_.end())
     return fail(why->second.code,
                 "the node at " + where + " refuses this one: " + why->second.text);
-  if (!settled) return fail(errc::timed_out, "no hello from the node at " + where);
+  if (!answered) return fail(errc::timed_out, "no hello from the node at " + where);
   if (!name) return fail(errc::peer_lost, "the node at " + where + " closed the connection");
   return *name;
 }

@@ -30,43 +30,43 @@ namespace troupe::actors {
 class arrivals;
 class request_inbox;
 
-/// Makes a node's link once its events are known.
+/// Makes a node's link, which reports to these events.
 using link_factory = std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
 
-/// A node's name, where it listens ("host:port"; port 0: any free one), and what it tells its
+/// A node's name, where it listens ("host:port"; port 0: any free one), and what it reports to its
 /// owner.
 struct node_settings {
   std::string name;
   std::string listen = "";  ///< As of link::listen; empty: whatever suits the link.
-  /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
-  /// thread.
+  /// A connected node is gone: it was lost (peer_lost) or left in order (cancelled). Called on the
+  /// link's thread.
   std::function<void(const std::string& node, const error& why)> on_node_down = {};
-  /// Whether this node may join; empty: every one may. Two nodes of one name may not. On the link's
-  /// thread; it may not wait. Errors: bad_config, which that node is told.
+  /// Whether this node may join; empty: every node may, except a second one of the same name.
+  /// Called on the link's thread; must not wait. Errors: bad_config, which is sent to that node.
   std::function<result<void>(const greeting& who)> admit = {};
-  /// A connection was not admitted; `why` says whose. On the link's thread; it may not wait.
+  /// A connection was not admitted; `why` says whose. Called on the link's thread; must not wait.
   std::function<void(const error& why)> on_refused = {};
-  /// How soon a node that hangs or cannot be reached any more counts as lost.
+  /// How soon a node that hangs or is no longer reachable counts as lost.
   liveness_settings liveness = {};
-  /// What this node's heartbeats tell beside that it is alive, and what those of others tell. On
-  /// the link's thread; neither may wait.
+  /// What this node's heartbeats carry, and who receives what those of others carry. Called on the
+  /// link's thread; neither may wait.
   std::function<std::vector<messages::element>()> tell = {};
   std::function<void(const std::string& node, const std::vector<messages::element>&)> on_told = {};
-  /// What tells this process's program from any other, for the `admit` of other nodes; empty: it
-  /// does not say.
+  /// Identifies this process's program for the `admit` of other nodes; empty: not given.
   std::string build = {};
 };
 
-/// One process's place in the cluster: its name, its link, and the doors to the actors of other
+/// One process's place in the cluster: its name, its link, and the way to the actors of other
 /// nodes. A handle to a remote actor is an ordinary CAF handle: request, send, monitor and link
 /// work as for a local one, and when its process is lost every outstanding request to it is
-/// answered with errc::peer_lost and its monitors and links are told. Lost is who dies, is stopped,
-/// hangs or cannot be reached, within a second (see liveness); it cannot return.
+/// answered with errc::peer_lost and its monitors and links are notified. A node is lost within a
+/// second after it has died, is stopped, hangs or cannot be reached (see liveness); it cannot
+/// return.
 ///
-/// A message that a limit of the link keeps here (messages::limits) fails where it was sent, with
-/// errc::bad_frame and a text that names message, limit and value: a request, also one whose answer
-/// is too large, with that error; of any other message its sender is told by a caf::error, which
-/// ends an event-based actor unless it has set an error handler.
+/// A message that exceeds a limit of the link (messages::limits) fails at its sender, with
+/// errc::bad_frame and a text that names the message, the limit and the value. A request is
+/// answered with that error, also if its answer is too large. For any other message the sender gets
+/// a caf::error, which ends an event-based actor unless it has set an error handler.
 ///
 /// A resource: made after the actor system, destroyed before it. Safe to use from any thread;
 /// `join` and `find` wait, so not from the link's own.
@@ -91,25 +91,26 @@ class node final : public actor_directory,
   /// What to give lendable_tensors; null: its link copies all tensors.
   [[nodiscard]] std::shared_ptr<messages::shared_memory> memory() const { return link_->memory(); }
 
-  /// Listens there instead, as of link::listen; those who are connected stay. Other nodes are not
-  /// told: whoever asked for it does `note_address`. Gives the new address. Waits for the link, so
-  /// not for its thread. Errors: address_unavailable, and it listens where it did.
+  /// Listens at another address (see link::listen); connected nodes stay connected. Other nodes are
+  /// not informed: whoever asked for this calls their `note_address`. Returns the new address.
+  /// Waits for the link, so not to be called on its thread. Errors: address_unavailable,
+  /// io_failed without descriptors; the old address then remains.
   [[nodiscard]] result<std::string> listen_at(const std::string& address);
 
-  /// Another node, which is connected, listens there now: handles of its actors that go to other
-  /// nodes from here on say so.
+  /// Notes that another connected node now listens at this address: handles of its actors that are
+  /// sent to other nodes from now on carry it.
   void note_address(const std::string& other, const std::string& address);
 
-  /// How long this process itself has just stood still, if others may have counted it as lost for
-  /// that (see liveness).
+  /// How long this process itself has just stood still, if so long that others may have counted it
+  /// as lost (see liveness).
   [[nodiscard]] std::optional<std::chrono::milliseconds> stood_still();
 
-  /// Counts a connected node as lost from here on, as if it had fallen silent: peer_lost, with the
+  /// Counts a connected node as lost from now on, as if it had fallen silent: peer_lost, with the
   /// text of `why`. From any thread; does not wait.
   void lose(const std::string& other, const error& why);
 
-  /// Lets other nodes find `actor` by a name. Like any actor whose handle goes to another node it
-  /// is kept alive until it ends by itself or this node does.
+  /// Lets other nodes find `actor` by a name. Like any actor whose handle was sent to another node,
+  /// it is kept alive until it ends by itself or this node ends.
   void publish(const std::string& name, caf::strong_actor_ptr actor);
 
   /// Connects to the node at `address` and waits for its name. Errors: address_unavailable,
@@ -125,7 +126,8 @@ class node final : public actor_directory,
                                                    const std::string& actor,
                                                    std::chrono::milliseconds timeout);
 
-  /// The name of the node that a remote handle's `node()` stands for; empty if it is none of ours.
+  /// The name of the node that a remote handle's `node()` stands for; empty if it is not known
+  /// here.
   [[nodiscard]] std::string name_of(const caf::node_id& id);
 
   /// A local actor becomes reachable under the returned address; a remote one keeps its own.
@@ -167,7 +169,7 @@ class node final : public actor_directory,
   void perform(remote_core::effect& effect);
   void send(const std::string& to, messages::frame out);
   void connect(const remote_core::connect& to);
-  void judge();                   // at each tick, on the link's thread
+  void on_tick();                 // at each tick, on the link's thread
   void say_who_holds_the_link();  // at each tick, on the ticker's
 
   // Frames from other nodes, by kind. On the link's thread.

@@ -12,23 +12,23 @@
 
 namespace troupe::actors {
 
-/// What the threads of a node are at, for its heartbeats. Shared by whoever makes such threads and
-/// the node; safe to use from any thread. The threads themselves take no lock (see
-/// engine::activity), so none that hangs keeps a heartbeat from going out.
+/// What the threads of a node are doing, for its heartbeats. Shared by the node and whoever makes
+/// such threads; safe to use from any thread. The threads themselves take no lock (see
+/// engine::activity), so a thread that hangs does not keep a heartbeat from being sent.
 class progress_board {
  public:
   /// `interval`: between two heartbeats.
   explicit progress_board(std::chrono::milliseconds interval) : interval_(interval) {}
 
-  /// From here on heartbeats tell of a thread, as long as somebody else has `what`. `thread` is its
-  /// name within the node.
+  /// From now on heartbeats report this thread, as long as somebody else holds `what`. `thread` is
+  /// its name within the node.
   void watch(std::string thread, std::shared_ptr<const engine::activity> what);
 
-  /// From here on heartbeats tell, for some seconds, that this node counts another one as lost.
+  /// For some seconds from now on heartbeats report that this node counts another one as lost.
   void note_lost(std::string node);
 
-  /// What the next heartbeat is to tell: an element for each thread, and for each node that was
-  /// lost of late. Called once an interval.
+  /// What the next heartbeat is to carry: an element for each thread, and for each node that was
+  /// lost recently. Called once per interval.
   [[nodiscard]] std::vector<messages::element> tell(std::chrono::steady_clock::time_point now);
 
  private:

@@ -16,7 +16,7 @@
 
 namespace troupe::actors {
 
-/// What one thread of a node is at, as the node's heartbeats say it.
+/// What one thread of a node is doing, as the node's heartbeats report it.
 struct progress_report {
   std::string thread;       ///< Of which thread: "arithmetic", "optimizer".
   std::uint64_t count = 0;  ///< Begins and ends of work so far: the same work has the same count.
@@ -32,10 +32,10 @@ struct progress_report {
 
 /// As it travels in a heartbeat.
 [[nodiscard]] messages::element to_element(const progress_report& report);
-/// Nothing: it is no report.
+/// Nothing if it is not such a report.
 [[nodiscard]] std::optional<progress_report> to_report(const messages::element& in);
 
-/// That a node counts another one as lost, as its heartbeats say it: others need not.
+/// A report in a node's heartbeats that it counts another node as lost, which others may not.
 struct loss_report {
   std::string node;
 
@@ -46,16 +46,17 @@ struct loss_report {
 /// Nothing: it is no such report.
 [[nodiscard]] std::optional<loss_report> to_loss(const messages::element& in);
 
-/// Counts how long a thread has been at one piece of work, on its own node. Pure: the time comes
-/// in. A tick adds the time since the last one, but at most two intervals: while this process stood
-/// still, so did the work. So stopping a run (Ctrl-Z) or its machine makes nothing late.
+/// Counts how long a thread has been doing one piece of work, on its own node. Pure: the time is an
+/// argument. A tick adds the time since the last one, but at most two intervals: while this process
+/// stood still, so did the work. So stopping a run (Ctrl-Z) or its machine makes nothing late.
 class work_timer {
  public:
   using clock = std::chrono::steady_clock;
 
   explicit work_timer(clock::duration interval) : interval_(interval) {}
 
-  /// At every tick: `count` of the work that the thread is at; returns how long it has been.
+  /// To be called at every tick. `count`: the number of the work that the thread is doing; returns
+  /// how long it has been doing it.
   clock::duration tick(std::uint64_t count, clock::time_point now);
 
  private:
@@ -77,13 +78,13 @@ struct progress_settings {
   std::map<std::string, std::map<engine::work_kind, double>> predicted = {};
 };
 
-/// Decides whether nodes that are alive get on with their work: says what takes far longer than it
-/// usually does, and calls a node hung whose work does not end. Pure: reports come in, effects go
-/// out; no clock, for reports say how long.
+/// Decides whether nodes that are alive make progress: it reports work that takes far longer than
+/// usual, and counts a node as hung whose work does not end. Pure: reports come in, effects go out;
+/// no clock, since reports say how long.
 ///
-/// Work is slow after `slow_after`, after ten times its usual time or prediction, and after three
-/// times the node's longest work, whatever comes last. Work without a past (the first step, a new
-/// shape) takes memory and prepares kernels: it gets six times `slow_after`.
+/// Work is slow after the longest of `slow_after`, ten times its usual time or prediction, and
+/// three times the node's longest work. Work that was not seen before (the first step, a new shape)
+/// allocates memory and prepares kernels: it gets six times `slow_after`.
 class progress_core {
  public:
   struct slow {  ///< To be said; once for a piece of work, again whenever its time has doubled.
@@ -94,7 +95,7 @@ class progress_core {
     std::string node;
     std::string text;
   };
-  struct hung {  ///< Once; the node is not judged any more. timed_out.
+  struct hung {  ///< Once; the node is observed no more. timed_out.
     std::string node;
     error why;
   };

@@ -31,7 +31,7 @@ class message_carrier {
                        caf::mailbox_element_ptr what) = 0;
 
   /// A local actor was linked to (`frame_kind::link`) or unlinked from a remote one. Called under
-  /// the locks of both: to be told later, from another thread.
+  /// the locks of both, so the other node is informed later, from another thread.
   virtual void tell_link(messages::frame_kind what, const caf::strong_actor_ptr& local,
                          const caf::strong_actor_ptr& remote) = 0;
 };

@@ -18,10 +18,10 @@
 
 namespace troupe::actors {
 
-/// What one node knows of the others and of their actors: who is connected (neighbourhood) and
-/// alive (liveness), where frames for a node go, which actors are published here, which lookups are
-/// open, and which remote actors are linked to ours. Actors are known by their ids. Pure: each
-/// event returns the effects to perform, in order; no CAF, thread, clock or I/O.
+/// What one node knows of other nodes and their actors: which nodes are connected (neighbourhood)
+/// and alive (liveness), where frames for a node go, which actors are published here, which lookups
+/// are open, and which remote actors are linked to local ones. Actors are known by their ids. Pure:
+/// each event returns the effects to perform, in order; no CAF, thread, clock or I/O.
 class remote_core {
  public:
   using clock = liveness::clock;
@@ -94,8 +94,8 @@ class remote_core {
   effects lose(const std::string& node, const error& why);
   effects leave() { return follow(nodes_.leave()); }
 
-  /// Once an interval: `heard` are nodes whose frames did not come through `frame_arrived`;
-  /// `beats_say` goes with our heartbeats.
+  /// To be called once per interval. `heard`: nodes whose frames did not come through
+  /// `frame_arrived`; `beats_say` is sent with our heartbeats.
   effects tick(clock::time_point now, const std::vector<std::string>& heard,
                const std::vector<messages::element>& beats_say);
   /// What the operating system said of a process to `examine`.
@@ -110,8 +110,8 @@ class remote_core {
     std::uint64_t number = 0;
     effects to_perform;
   };
-  /// Asks a node for the actor of that name. Its outcome is there once an answer has come or none
-  /// can come any more, until `forget_lookup`.
+  /// Asks a node for the actor of that name. The outcome is available once an answer has arrived or
+  /// no answer can arrive any more, and until `forget_lookup`.
   [[nodiscard]] question look_up(const std::string& node, const std::string& actor);
   /// The first answer, which holds an address or an error; nullopt while the lookup is open.
   [[nodiscard]] std::optional<result<messages::frame>> outcome_of(std::uint64_t number) const;

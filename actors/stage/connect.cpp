@@ -75,7 +75,25 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
   if (to.logs && (to.keepers.empty() || !to.replicas.is_replaceable()))
     return "it is to log its edges, which needs keepers, and replicas that sum over links, each "
            "with batch norms of its own";
+  const auto is_port = [](const edge_port& each) {
+    return each.other && each.on != engine::edge::target && each.on <= engine::edge::gradient &&
+           each.sockets <= engine::socket_reach::network;
+  };
+  if (!std::ranges::all_of(to.ports, is_port)) return "a port of it is none that there is";
+  if (to.logs && !to.ports.empty())
+    return "it is to log its edges, but what goes by ports is not sent again";
   return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
+}
+
+/// Leaves the ports of before, begins to join the ones that it is told, and watches their ends.
+result<void> join_edges(stage_pointer self, const std::vector<edge_port>& ports) {
+  auto& state = self->state;
+  state.edges = edge_ports();
+  auto joined = edge_ports::join(ports, *state.collectives, state.streams->device());
+  if (!joined) return tl::unexpected(joined.error());
+  state.edges = std::move(*joined);
+  for (const auto& each : ports) self->monitor(caf::actor_cast<stage_actor>(each.other));
+  return {};
 }
 
 }  // namespace
@@ -94,6 +112,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   state.versions = {.keepers = {}, .stage = to.place.value};
   for (const auto& each : to.keepers)
     state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
+  state.versions.spare = to.spare_keeper;
   state.versions.stores =
       stores_core(to.keepers.size(), to.logs ? std::size_t{kept_versions::most} : 0);
   state.versions.updates.forms =
@@ -103,8 +122,9 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
                   .window = engine::replay_window(state.end.accumulate),
                   .begun = state.replay.begun};
   couple(state, to);
-  if (auto joined = join_replicas(self, to.replicas); !joined)
-    return to_caf({joined.error().code, state.name + ": " + joined.error().text});
+  auto joined = join_replicas(self, to.replicas);
+  if (joined) joined = join_edges(self, to.ports);
+  if (!joined) return to_caf({joined.error().code, state.name + ": " + joined.error().text});
   return acknowledged{};
 }
 

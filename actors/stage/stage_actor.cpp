@@ -46,6 +46,19 @@ void answer(stage_pointer self, const step_key& key) {
   promise.deliver(report);
 }
 
+/// By the port that leads there; false: none does.
+bool send_by_port(stage_pointer self, engine::edge on, const stage_actor& to,
+                  const microbatch_key& key, const kept_output& output) {
+  auto& state = self->state;
+  const auto told = [here = caf::actor_cast<stage_actor>(self), on, key,
+                     connection = state.connection](const error& why) {
+    caf::anon_send(here, tensor_moved{on, key, {}, why, connection});
+  };
+  auto sent = state.edges.send(on, to, key, output.tensor, output.made, *state.streams, told);
+  if (sent) self->send(to, *std::move(sent));
+  return sent.has_value();
+}
+
 /// An output for another stage: an activation or an input gradient.
 template <class Message>
 void send_kept(stage_pointer self, const stage_actor& to, const microbatch_key& key,
@@ -69,10 +82,12 @@ void send(stage_pointer self, const engine::send_output& what) {
   const bool is_gradient = what.on == engine::edge::gradient;
   const auto& [stage, chunk] = (is_gradient ? state.before : state.after)[what.chunk];
   const microbatch_key key{what.key, what.microbatch, chunk};
-  if (is_gradient)
-    send_kept<gradient>(self, stage, key, output->second);
-  else
-    send_kept<activation>(self, stage, key, output->second);
+  if (!send_by_port(self, what.on, stage, key, *output->second)) {
+    if (is_gradient)
+      send_kept<gradient>(self, stage, key, output->second);
+    else
+      send_kept<activation>(self, stage, key, output->second);
+  }
   // Else it may have to be sent again.
   if (!state.replay.window.contains(what.key)) state.outputs.erase(output);
 }
@@ -132,6 +147,8 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
   auto groups = state.norm.groups_of(order);
   if (!groups) return to_caf({groups.error().code, state.name + ": " + groups.error().text});
+  if (const auto& lost = state.edges.failure())
+    return to_caf({lost->code, state.name + ": " + lost->text});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
   auto effects =
@@ -238,6 +255,38 @@ void on_credit(stage_pointer self, const credit& in) {
   perform_effects(self, self->state.core.credit_arrived(in.on, step, microbatch, chunk));
 }
 
+/// Fails the steps under way. What else was under way by the same port fails too, and no step that
+/// it could concern is left.
+void lose_tensor(stage_pointer self, const error& why) {
+  if (self->state.edges.failure()) return;
+  self->state.edges.note_failure(why);
+  fail_all(self, why);
+}
+
+/// A tensor comes by a port: it is received whatever becomes of its step, as the next one comes
+/// behind it.
+void on_announced_tensor(stage_pointer self, const announced_tensor& what) {
+  auto& state = self->state;
+  auto ended = [to = caf::actor_cast<stage_actor>(self), key = what.key,
+                connection = state.connection](engine::edge on, const result<at::Tensor>& how) {
+    tensor_moved message{.on = on, .key = key, .connection = connection};
+    if (how)
+      message.tensor = *how;
+    else
+      message.failure = how.error();
+    caf::anon_send(to, std::move(message));
+  };
+  if (const auto begun = state.edges.receive(what, *state.streams, std::move(ended)); !begun)
+    lose_tensor(self, begun.error());
+}
+
+void on_tensor_moved(stage_pointer self, const tensor_moved& what) {
+  if (what.connection != self->state.connection) return;
+  if (what.failure) return lose_tensor(self, *what.failure);
+  if (what.on == engine::edge::gradient) return on_gradient(self, {what.key, what.tensor});
+  on_activation(self, {what.key, what.tensor});
+}
+
 acknowledged on_resume_edges(stage_pointer self, const resume_edges&) {
   perform_effects(self, self->state.core.resume());
   return {};
@@ -259,6 +308,7 @@ void take_parts(stage_state& state, stage_parts& given) {
   state.streams = state.modules.front()->options().streams;
   state.collectives = std::move(given.collectives);
   state.memory = std::move(given.memory);
+  state.incarnation = given.incarnation;
 }
 
 void start_threads(stage_pointer self) {
@@ -289,7 +339,10 @@ void set_handlers(stage_pointer self) {
     if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
     self->quit(exit.reason);
   });
-  self->set_down_handler([self](const caf::down_msg& down) { on_replica_down(self, down.source); });
+  self->set_down_handler([self](const caf::down_msg& down) {
+    self->state.edges.lose(down.source);
+    on_replica_down(self, down.source);
+  });
   // Of what it sent: a message that a limit of the link keeps here.
   self->set_error_handler([self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
@@ -322,6 +375,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       handler(self, on_activation),
       handler(self, on_target),
       handler(self, on_gradient),
+      handler(self, on_announced_tensor),
+      handler(self, on_tensor_moved),
       handler(self, on_credit),
       handler(self, on_output_ready),
       handler(self, on_work_done),

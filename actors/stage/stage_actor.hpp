@@ -38,6 +38,7 @@ struct stage_parts {
   std::shared_ptr<messages::shared_memory> memory = {};
   /// Of its optimizer, where a keeper on any CPU may repeat updates; nullopt: none may.
   std::optional<update_terms> repeatable = {};
+  std::uint32_t incarnation = 0;  ///< See build_stage.
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

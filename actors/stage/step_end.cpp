@@ -36,8 +36,9 @@ using engine::step_key;
 /// stays behind would grow from step to step.
 result<void> check_contexts(const stage_state& state, const step_key& key) {
   for (const auto& module : state.modules) {
-    const bool settled = module->is_settled();  // before the count, which may be of before that
-    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && settled)
+    const bool is_final =
+        module->are_contexts_final();  // before the count, which may be of before that
+    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && is_final)
       return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
                                             " still hold " + std::to_string(bytes) +
                                             " bytes at its end");
@@ -260,7 +261,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
                 apply_gradients{order.number, order.learning_rate, *what.scale,
                                 std::exchange(state.end.gradients, {})})
       .then(
-          [self, key = what.key](const applied& outcome) {
+          [self, key = what.key](const gradients_applied& outcome) {
             const auto found = self->state.steps.find(key);
             if (found == self->state.steps.end()) return;  // failed meanwhile
             found->second.report.busy_s += outcome.busy_s;

@@ -34,16 +34,22 @@ void cannot_store(stage_pointer self, const error& why) {
 
 void perform(stage_pointer self, const stores_core::effects& effects);
 
-void version_stored(stage_pointer self, const stores_core::store& what) {
+/// After a keeper has stored something, or has left.
+void look_who_waits(stage_pointer self) {
   auto& versions = self->state.versions;
-  if (!versions.stores.is_current(what.to)) return;
-  versions.updates.forms.stored(what.to.place, what.step);
-  perform(self, versions.stores.stored(what.to));
   const auto is_over = [&](const auto& each) { return versions.stores.is_over(each.first); };
   std::erase_if(versions.kept, is_over);
   if (!versions.stores.is_stored()) return;
   versions.updates.made.clear();  // another keeper gets states
   for (const auto& [each, how] : std::exchange(versions.waiting, {})) each({});
+}
+
+void version_stored(stage_pointer self, const stores_core::store& what) {
+  auto& versions = self->state.versions;
+  if (!versions.stores.is_current(what.to)) return;
+  versions.updates.forms.stored(what.to.place, what.step);
+  perform(self, versions.stores.stored(what.to));
+  look_who_waits(self);
 }
 
 /// Who has ordered the version, and would order another keeper, must not wait for that one.
@@ -57,9 +63,15 @@ void tell_of_lost_keeper(stage_pointer self, const error& why) {
 }
 
 void not_stored(stage_pointer self, const stores_core::addressee& by, const error& why) {
-  if (!self->state.versions.stores.is_current(by)) return;
+  auto& versions = self->state.versions;
+  if (!versions.stores.is_current(by)) return;
+  const bool is_lost = self->state.replay.logs && why.code == errc::peer_lost;
+  if (is_lost && is_same_actor(versions.keepers.at(by.place), versions.spare)) {
+    versions.stores.left(by.place);
+    return look_who_waits(self);
+  }
   // Its process was lost: the stage waits for another keeper in its place.
-  if (self->state.replay.logs && why.code == errc::peer_lost) return tell_of_lost_keeper(self, why);
+  if (is_lost) return tell_of_lost_keeper(self, why);
   cannot_store(self, why);
 }
 
@@ -89,12 +101,12 @@ void send_piece(stage_pointer self, const stores_core::store& what, version_form
     last ? version_stored(self, what) : send_piece(self, what, form, next);
   };
   if (is_update)
-    self->request(keeper, usual_deadlines.update, update_message(versions, what.step, *piece))
+    self->request(keeper, usual_deadlines.update, update_message(self->state, what.step, *piece))
         .then(sent,
               [self, what](const caf::error& why) { update_refused(self, what, from_caf(why)); });
   else
     self->request(keeper, usual_deadlines.transfer,
-                  store_version{versions.stage, what.step, *piece})
+                  store_version{versions.stage, what.step, self->state.incarnation, *piece})
         .then(sent,
               [self, to = what.to](const caf::error& why) { not_stored(self, to, from_caf(why)); });
 }

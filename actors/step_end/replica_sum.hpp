@@ -17,13 +17,13 @@
 
 namespace troupe::actors {
 
-/// What the replicas of a stage send each other in the steps under way, and who adds up which
-/// parameters. No actor in it.
+/// What the replicas of a stage send each other in the steps under way, and which replica adds up
+/// which parameters. No actor in it.
 class replica_sum {
  public:
   replica_sum() = default;
-  /// `chunks`: of the stage, each with running statistics of its own. `steps_again`: the most steps
-  /// that are done again in place of a replica that was lost; 0: none is replaced.
+  /// `chunks`: of the stage, each with its own running statistics. `steps_again`: the most steps
+  /// that the replacement of a lost replica repeats; 0: none is replaced.
   replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
               std::size_t chunks, std::size_t steps_again = 0);
 
@@ -31,16 +31,16 @@ class replica_sum {
   /// one updates it.
   void know_everywhere(const std::string& parameter);
 
-  /// A batch is shared out to several logical replicas, here or elsewhere.
+  /// Whether a batch is divided among several logical replicas, here or elsewhere.
   [[nodiscard]] bool is_needed() const noexcept { return core.ranks() * logical_ > 1; }
-  /// Each parameter is updated by its owner alone.
+  /// Whether each parameter is updated by its owner alone.
   [[nodiscard]] bool shares_state() const noexcept { return shares_state_; }
-  /// This replica updates the parameter.
+  /// Whether this replica updates the parameter.
   [[nodiscard]] bool owns(std::size_t parameter) const {
     return !shares_state_ || owner_of_[parameter] == core.rank();
   }
-  /// All need the sums of a bucket, as replicas that share nothing out do, or for a weight in it
-  /// that others depend on.
+  /// Whether all replicas need the sums of a bucket: because they do not shard the update, or
+  /// because of a weight in it on which other stages depend.
   [[nodiscard]] bool is_known_everywhere(std::size_t bucket) const;
   [[nodiscard]] std::uint32_t logical() const noexcept { return logical_; }
   [[nodiscard]] const stage_actor& stage_of(std::uint32_t rank) const { return stages_.at(rank); }
@@ -55,7 +55,7 @@ class replica_sum {
   [[nodiscard]] std::optional<std::size_t> keep_own(const engine::step_key& step,
                                                     std::size_t parameter,
                                                     std::optional<at::Tensor> gradient);
-  /// All own gradients are: `rest` are those that were not kept before, one a parameter.
+  /// All own gradients are: `rest` are those that were not kept before, one per parameter.
   void keep_rest(const engine::step_key& step, const engine::step_gradients& rest,
                  std::vector<engine::step_statistics> statistics);
 
@@ -82,11 +82,11 @@ class replica_sum {
   /// The values of an own bucket's parameters for other replicas, and theirs until all are here.
   [[nodiscard]] std::vector<at::Tensor> values_of(std::size_t bucket) const;
   void keep(const replica_parameters& from);
-  /// One a parameter; nullopt: the own ones.
+  /// One per parameter; nullopt: the own ones.
   [[nodiscard]] engine::step_gradients take_values(const engine::step_key& step);
 
   struct outcome {
-    engine::step_gradients gradients;                              // one a parameter
+    engine::step_gradients gradients;                              // one per parameter
     std::vector<std::vector<engine::step_statistics>> statistics;  // by chunk, then by rank
   };
   /// What came of a step; it is forgotten here.
@@ -100,7 +100,7 @@ class replica_sum {
 
  private:
   struct open_step {
-    engine::step_gradients gradients;  // own ones, then sums; one a parameter
+    engine::step_gradients gradients;  // own ones, then sums; one per parameter
     std::vector<bool> is_kept;         // by parameter: the own one is final
     std::vector<std::size_t> missing;  // by bucket: own gradients that are not
     std::map<std::size_t, std::map<std::uint32_t, engine::step_gradients>> parts;  // bucket, rank
@@ -125,7 +125,7 @@ class replica_sum {
   bool shares_state_ = false;
   std::vector<std::uint32_t> owner_of_;  // by parameter; empty: there is one rank
   std::vector<bool> is_known_;           // everywhere, by parameter
-  std::map<engine::step_key, engine::step_gradients> values_;  // of others, one a parameter
+  std::map<engine::step_key, engine::step_gradients> values_;  // of others, one per parameter
   std::vector<std::size_t> bucket_of_;  // by parameter; empty: there is one rank
   std::map<engine::step_key, open_step> steps_;
 };

@@ -28,6 +28,19 @@ constexpr std::array<std::pair<dtype, at::ScalarType>, 10> types{{
     {dtype::boolean, at::kBool},
 }};
 
+messages::device_ref device_ref_of(const at::Tensor& tensor) {
+  const at::Device device = tensor.device();
+  if (device.is_cpu()) return {};
+  if (device.is_cuda()) return {messages::device_ref::kind::cuda, device.index()};
+  throw std::invalid_argument("tensors on " + device.str() + " cannot be sent");
+}
+
+at::Device torch_device(const messages::device_ref& device) {
+  return device.is_host() ? at::Device(at::kCPU) : at::Device(at::kCUDA, device.index);
+}
+
+}  // namespace
+
 dtype wire_type(at::ScalarType type) {
   for (const auto& [wire, scalar] : types) {
     if (scalar == type) return wire;
@@ -42,19 +55,6 @@ at::ScalarType scalar_type(dtype type) {
   }
   throw std::invalid_argument("unknown element type on the wire");
 }
-
-messages::device_ref device_ref_of(const at::Tensor& tensor) {
-  const at::Device device = tensor.device();
-  if (device.is_cpu()) return {};
-  if (device.is_cuda()) return {messages::device_ref::kind::cuda, device.index()};
-  throw std::invalid_argument("tensors on " + device.str() + " cannot be sent");
-}
-
-at::Device torch_device(const messages::device_ref& device) {
-  return device.is_host() ? at::Device(at::kCPU) : at::Device(at::kCUDA, device.index);
-}
-
-}  // namespace
 
 messages::wire_tensor to_wire(const at::Tensor& tensor) {
   auto dense = tensor.detach();

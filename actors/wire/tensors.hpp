@@ -6,6 +6,10 @@
 
 namespace troupe::actors {
 
+/// An element type's place on the wire, and back. One that has none is a std::invalid_argument.
+[[nodiscard]] messages::dtype wire_type(at::ScalarType type);
+[[nodiscard]] at::ScalarType scalar_type(messages::dtype type);
+
 /// A tensor as it leaves: its own storage by reference, held until the link is done with it, on the
 /// device where it lies: a link that does not move that device's memory refuses it. Memory format
 /// is kept; a tensor with gaps is copied first. An element type or a device that has no place on

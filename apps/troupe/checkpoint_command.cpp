@@ -1,16 +1,14 @@
 #include "apps/troupe/checkpoint_command.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "apps/troupe/checkpoint_facts.hpp"
+#include "apps/troupe/checkpoint_inspection.hpp"
 #include "cluster/checkpoints/checkpoint_check.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
@@ -33,39 +31,7 @@ using contents = checkpoint_manifest::contents;
 using engine::tensor_reader;
 using nlohmann::ordered_json;
 
-std::string bytes_text(std::uint64_t bytes) {
-  const auto amount = static_cast<double>(bytes);
-  if (bytes < 1000) return std::to_string(bytes) + " B";
-  if (bytes < 1'000'000) return format("%.1f kB", amount / 1e3);
-  if (bytes < 1'000'000'000) return format("%.1f MB", amount / 1e6);
-  return format("%.1f GB", amount / 1e9);
-}
-
-std::string age_text(std::int64_t seconds) {
-  const auto text = [](std::int64_t count, const char* unit) {
-    return std::to_string(count) + ' ' + unit;
-  };
-  if (seconds < 120) return text(std::max<std::int64_t>(seconds, 0), "s");
-  if (seconds < 7200) return text(seconds / 60, "min");
-  return seconds < 172'800 ? text(seconds / 3600, "h") : text(seconds / 86'400, "days");
-}
-
-std::string time_text(std::int64_t seconds) {
-  const std::time_t at = seconds;
-  std::tm parts{};
-  std::array<char, 32> text{};
-  if (::gmtime_r(&at, &parts) == nullptr) return "?";
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return text.data();
-}
-
-/// When a checkpoint was written: its manifest comes last.
-std::int64_t written_at(const fs::path& folder) {
-  struct stat about {};
-  const auto manifest = folder / checkpoint_folder::manifest_name;
-  if (::stat(manifest.c_str(), &about) != 0 && ::stat(folder.c_str(), &about) != 0) return 0;
-  return about.st_mtim.tv_sec;
-}
+// ---- list
 
 std::uint64_t bytes_in(const fs::path& folder) {
   std::uint64_t bytes = 0;
@@ -77,26 +43,6 @@ std::uint64_t bytes_in(const fs::path& folder) {
   }
   return bytes;
 }
-
-std::uint64_t bytes_of(const checkpoint_manifest& manifest) {
-  std::uint64_t bytes = 0;
-  for (const auto& [name, file] : manifest.files) bytes += file.sums.bytes;
-  return bytes;
-}
-
-/// Of files that hosts keep, what this one has.
-std::uint64_t bytes_here(const fs::path& folder, const checkpoint_manifest& manifest) {
-  auto bytes = bytes_of(manifest);
-  for (const auto& name : cluster::files_elsewhere(folder, manifest))
-    bytes -= manifest.files.at(name).sums.bytes;
-  return bytes;
-}
-
-fs::path manifest_of(const fs::path& checkpoint) {
-  return checkpoint / checkpoint_folder::manifest_name;
-}
-
-// ---- list
 
 struct listed {
   checkpoint_folder::entry what;
@@ -179,123 +125,6 @@ result<checkpoint_answer> list(const checkpoint_request& request, std::int64_t n
   return checkpoint_answer{std::move(text), ""};
 }
 
-// ---- inspect
-
-/// The checkpoint that a path means; of several the newest.
-result<fs::path> newest_at(const fs::path& where) {
-  return cluster::checkpoints_at(where).map(
-      [](const std::vector<fs::path>& all) { return all.back(); });
-}
-
-struct opened_file {
-  std::string name;
-  checkpoint_manifest::file known;
-  std::shared_ptr<const tensor_reader> reader;  // null: it is on other hosts alone
-};
-
-result<std::vector<opened_file>> open_files(const fs::path& folder,
-                                            const checkpoint_manifest& manifest) {
-  const auto faults = cluster::find_faults(folder, manifest, check_depth::lengths);
-  if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
-  std::vector<opened_file> all;
-  for (const auto& [name, known] : manifest.files) {
-    auto& file = all.emplace_back(opened_file{name, known, nullptr});
-    const auto here = cluster::file_of(folder, manifest, name);
-    if (!here) continue;
-    auto reader = tensor_reader::open(*here);
-    if (!reader) return tl::unexpected(reader.error());
-    file.reader = std::move(*reader);
-  }
-  return all;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const auto size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
-std::string type_text(const engine::safetensors_entry& tensor) {
-  return std::string(engine::safetensors_type_name(tensor.type).value_or("?"));
-}
-
-std::vector<engine::safetensors_entry> tensors_of(const opened_file& file) {
-  return file.reader ? file.reader->tensors() : std::vector<engine::safetensors_entry>();
-}
-
-ordered_json to_json(const opened_file& file) {
-  auto tensors = ordered_json::array();
-  for (const auto& each : tensors_of(file)) {
-    ordered_json made{{"name", each.name},
-                      {"dtype", type_text(each)},
-                      {"shape", each.shape},
-                      {"bytes", each.end - each.begin}};
-    const auto& sums = file.known.sums.tensors;
-    const auto sum = sums.find(each.name);
-    if (sum != sums.end()) made["blake2b"] = sum->second;
-    tensors.push_back(std::move(made));
-  }
-  ordered_json made{{"name", file.name},
-                    {"holds", file.known.holds == contents::weights ? "weights" : "state"},
-                    {"bytes", file.known.sums.bytes}};
-  if (file.known.whole.empty())
-    made["header_blake2b"] = file.known.sums.header;
-  else
-    made["blake2b"] = file.known.whole;
-  if (!file.known.hosts.empty()) made["hosts"] = file.known.hosts;
-  made["tensors"] = std::move(tensors);
-  return made;
-}
-
-std::string to_text(const opened_file& file) {
-  const auto& hosts = file.known.hosts;
-  const auto kept = hosts.empty() ? "" : ", kept by " + joined_with_and(hosts);
-  const auto size = bytes_text(file.known.sums.bytes);
-  if (!file.reader)
-    return "\n" + printable(file.name) + ": " + size + kept + ", not on this host\n";
-  const auto& tensors = file.reader->tensors();
-  std::size_t widest = 0;
-  for (const auto& each : tensors) widest = std::max(widest, each.name.size());
-  std::string text = "\n" + printable(file.name) + ": " + size + ", " +
-                     std::to_string(tensors.size()) + " tensors" + kept + "\n";
-  for (const auto& each : tensors)
-    text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest),
-                   printable(each.name).c_str(), type_text(each).c_str(),
-                   bytes_text(each.end - each.begin).c_str(), shape_text(each.shape).c_str());
-  return text;
-}
-
-result<checkpoint_answer> inspect(const checkpoint_request& request, std::int64_t now) {
-  const auto folder = newest_at(request.where);
-  if (!folder) return tl::unexpected(folder.error());
-  const auto manifest = cluster::read_manifest(manifest_of(*folder));
-  if (!manifest) return tl::unexpected(manifest.error());
-  const auto files = open_files(*folder, *manifest);
-  if (!files) return tl::unexpected(files.error());
-  const auto written = written_at(*folder);
-  if (request.as_json) {
-    auto listed_files = ordered_json::array();
-    for (const auto& each : *files) listed_files.push_back(to_json(each));
-    const ordered_json whole{{"folder", folder->string()},      {"step", manifest->step},
-                             {"written", time_text(written)},   {"age_seconds", now - written},
-                             {"bytes", bytes_of(*manifest)},    {"settings", manifest->settings},
-                             {"files", std::move(listed_files)}};
-    return checkpoint_answer{whole.dump(2) + "\n", ""};
-  }
-  std::string text = format("%-22s %s\n", "folder", folder->c_str());
-  text += format("%-22s %llu\n", "step", static_cast<unsigned long long>(manifest->step));
-  text += format("%-22s %s, %s ago\n", "written", time_text(written).c_str(),
-                 age_text(now - written).c_str());
-  text += format("%-22s %s\n", "size", bytes_text(bytes_of(*manifest)).c_str());
-  if (const auto& scaler = manifest->scaler)
-    text += format("%-22s %.17g, for %u steps\n", "loss scale", scaler->scale,
-                   static_cast<unsigned>(scaler->applied));
-  for (const auto& [name, value] : manifest->settings)
-    text += format("%-22s %s\n", printable(name).c_str(), printable(value).c_str());
-  for (const auto& each : *files) text += to_text(each);
-  return checkpoint_answer{std::move(text), ""};
-}
-
 // ---- verify
 
 struct verified {
@@ -366,7 +195,7 @@ result<checkpoint_answer> verify(const checkpoint_request& request) {
   if (faulty > 0)
     answer.complaint = std::to_string(faulty) + " of " + std::to_string(folders->size()) +
                        (folders->size() == 1 ? " checkpoint" : " checkpoints") +
-                       " cannot be gone on from";
+                       " cannot be resumed from";
   return answer;
 }
 
@@ -433,7 +262,7 @@ result<checkpoint_answer> run_checkpoint_command(const checkpoint_request& reque
                                                  std::int64_t now) {
   switch (request.verb) {
     case checkpoint_verb::inspect:
-      return inspect(request, now);
+      return inspect_checkpoint(request, now);
     case checkpoint_verb::verify:
       return verify(request);
     case checkpoint_verb::export_weights:

@@ -233,7 +233,9 @@ CLI::App* add_file_command(CLI::App& app, const char* name, const char* help,
 
 CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& request) {
   auto* const command =
-      app.add_subcommand("join", "Serves as a stage of a run whose config says launch = \"none\"");
+      app.add_subcommand("join",
+                         "Serves as a stage of a run whose config says launch = \"none\", "
+                         "or has this machine examined by its troupe doctor");
   command->add_option("ADDRESS", join.address, "Address at which the trainer listens, HOST:PORT")
       ->required();
   command->add_option("--name", join.name, "Stage to serve as: stage-0, ..")->required();

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -16,7 +15,7 @@
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
-#include "cluster/checkpoints/checkpoint_files.hpp"
+#include "cluster/checkpoints/checkpoint_names.hpp"
 #include "engine/checksums/file_digest.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "engine/state/atomic_file.hpp"
@@ -26,8 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view prefix = "step-";
-constexpr std::string_view half_written = ".writing-";
 constexpr std::size_t trial_bytes = 64 << 10;
 
 tl::unexpected<error> failed(const fs::path& where, const std::string& what) {
@@ -37,12 +34,6 @@ tl::unexpected<error> failed(const fs::path& where, const std::string& what) {
 tl::unexpected<error> failed(const fs::path& where, const std::string& what,
                              const std::error_code& why) {
   return fail(errc::io_failed, where.string() + ": " + what + ": " + why.message());
-}
-
-/// The step in the name of one that is half written, behind which something follows.
-std::optional<std::uint64_t> half_written_step_in(std::string_view name) {
-  name.remove_prefix(half_written.size());
-  return step_of_name(name.substr(0, name.find('-', prefix.size())));
 }
 
 /// So that names in a folder outlive a loss of power.
@@ -68,23 +59,12 @@ result<void> take_name(const fs::path& from, const fs::path& to) {
   return {};
 }
 
-/// The names of what a folder holds.
-result<std::vector<std::string>> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code why;
-  fs::directory_iterator at(folder, why);
-  for (const fs::directory_iterator end; !why && at != end; at.increment(why))
-    names.push_back(at->path().filename().string());
-  if (why) return fail(errc::bad_data, folder.string() + " cannot be read: " + why.message());
-  return names;
-}
-
 /// What was begun and never finished.
 void remove_half_written(const fs::path& folder) {
   const auto names = names_in(folder);
   std::error_code why;
   for (const auto& name : names.value_or(std::vector<std::string>()))
-    if (name.starts_with(half_written)) fs::remove_all(folder / name, why);
+    if (name.starts_with(half_written_prefix)) fs::remove_all(folder / name, why);
 }
 
 /// Writes to a file without a name, of which a process that is killed meanwhile leaves nothing.
@@ -98,7 +78,7 @@ bool write_unnamed(const fs::path& folder, const std::vector<std::byte>& bytes) 
 
 /// Whether a file of some size can be written there.
 result<void> try_to_write(const fs::path& folder) {
-  const auto trial = folder / (std::string(half_written) + "trial");
+  const auto trial = folder / (std::string(half_written_prefix) + "trial");
   const std::vector<std::byte> bytes(trial_bytes, std::byte{1});
   engine::remove_abandoned(folder);
   if (write_unnamed(folder, bytes)) return {};
@@ -116,8 +96,8 @@ result<void> try_to_write(const fs::path& folder) {
 std::string unused_name(std::uint64_t step) {
   std::random_device random;
   std::array<char, 64> name{};
-  std::snprintf(name.data(), name.size(), "%s%s%06llu-%08x%08x", half_written.data(), prefix.data(),
-                static_cast<unsigned long long>(step), random(), random());
+  std::snprintf(name.data(), name.size(), "%s%s%06llu-%08x%08x", half_written_prefix.data(),
+                step_prefix.data(), static_cast<unsigned long long>(step), random(), random());
   return name.data();
 }
 
@@ -172,11 +152,6 @@ result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {
   std::error_code why;
   return fs::exists(path_of(step) / manifest_name, why) ? write_note(path_of(step))
                                                         : result<void>();
-}
-
-bool whole_checkpoint::is_evaluated() const {
-  std::error_code why;
-  return fs::exists(folder / checkpoint_folder::evaluated_name, why);
 }
 
 result<void> checkpoint_folder::sync_all() const {
@@ -274,18 +249,6 @@ result<std::vector<fs::path>> checkpoint_folder::old(std::uint64_t newest, std::
   return folders;
 }
 
-result<std::vector<std::string>> checkpoint_folder::slices() const {
-  const auto all = steps();
-  if (!all) return tl::unexpected(all.error());
-  std::vector<std::string> names;
-  for (const auto step : *all) {
-    const auto manifest = read_manifest(path_of(step) / manifest_name);
-    if (!manifest) return tl::unexpected(manifest.error());
-    if (manifest->is_on_hosts()) names.push_back(manifest->slices);
-  }
-  return names;
-}
-
 std::string checkpoint_folder::slices_of(const begun& what) const {
   const auto name = what.folder.filename().string();  // .writing-step-N-random
   return path_of(what.step).filename().string() + '-' + owner() + name.substr(name.rfind('-'));
@@ -299,99 +262,6 @@ std::string checkpoint_folder::owner() const {
   engine::running_digest digest(bytes);
   digest.add(std::as_bytes(std::span(text)));
   return digest.digits().substr(0, digits);
-}
-
-result<std::vector<checkpoint_folder::entry>> checkpoint_folder::entries() const {
-  const auto names = names_in(folder_);
-  if (!names) return tl::unexpected(names.error());
-  std::vector<entry> all;
-  for (const auto& name : *names) {
-    const bool is_half = name.starts_with(half_written);
-    if (const auto step = is_half ? half_written_step_in(name) : step_of_name(name))
-      all.push_back({folder_ / name, *step, is_half});
-  }
-  std::ranges::sort(all, {}, &entry::step);
-  return all;
-}
-
-result<std::vector<std::uint64_t>> checkpoint_folder::steps() const {
-  struct stat about {};
-  if (::stat(folder_.c_str(), &about) != 0 && errno == ENOENT) return {};
-  const auto all = entries();
-  if (!all) return tl::unexpected(all.error());
-  std::error_code why;
-  std::vector<std::uint64_t> steps;
-  for (const auto& [folder, step, is_half] : *all)
-    if (!is_half && fs::exists(folder / manifest_name, why)) steps.push_back(step);
-  std::ranges::reverse(steps);
-  return steps;
-}
-
-result<checkpoint_folder::newest_whole> checkpoint_folder::newest(std::uint64_t before) const {
-  auto all = steps();
-  if (!all) return tl::unexpected(all.error());
-  std::erase_if(*all, [before](std::uint64_t step) { return step >= before; });
-  newest_whole out;
-  for (const auto step : *all) {
-    auto whole = read_whole(path_of(step));
-    if (whole) {
-      out.found = *std::move(whole);
-      break;
-    }
-    out.passed_over.push_back(whole.error().text);
-  }
-  return out;
-}
-
-result<std::optional<whole_checkpoint>> checkpoint_folder::latest() const {
-  auto looked = newest();
-  if (!looked) return tl::unexpected(looked.error());
-  if (looked->passed_over.empty()) return std::move(looked->found);
-  const auto& why = looked->passed_over.front();
-  if (!looked->found) return fail(errc::bad_data, why + "; there is no older one that is whole");
-  const auto step = std::to_string(looked->found->manifest.step);
-  return fail(errc::bad_data, why + "; the one of step " + step + " is whole: --resume " + step);
-}
-
-result<whole_checkpoint> checkpoint_folder::of_step(std::uint64_t step) const {
-  const auto all = steps();
-  if (!all) return tl::unexpected(all.error());
-  if (std::ranges::find(*all, step) != all->end()) return read_whole(path_of(step));
-  std::string known;
-  for (const auto each : *all) known += (known.empty() ? "" : ", ") + std::to_string(each);
-  return fail(errc::bad_data, folder_.string() + " has no checkpoint of step " +
-                                  std::to_string(step) + "; it has " +
-                                  (known.empty() ? "none" : "those of steps " + known));
-}
-
-result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {
-  std::error_code why;
-  const auto all = checkpoint_folder(path).entries();
-  if (!all) return tl::unexpected(all.error());
-  if (fs::exists(path / checkpoint_folder::manifest_name, why)) return std::vector{path};
-  if (step_of_name(path.filename().string()))
-    return fail(errc::bad_data,
-                path.string() + " is no checkpoint: it has no " + checkpoint_folder::manifest_name);
-  std::vector<fs::path> found;
-  for (const auto& each : *all)
-    if (!each.half_written) found.push_back(each.folder);
-  if (!found.empty()) return found;
-  return fail(errc::bad_data,
-              path.string() +
-                  " holds no checkpoint; name the folder that --checkpoint-dir named, or one of "
-                  "the folders step-N in it");
-}
-
-result<whole_checkpoint> read_whole(const fs::path& folder) {
-  auto manifest = read_manifest(folder / checkpoint_folder::manifest_name);
-  if (!manifest) return tl::unexpected(manifest.error());
-  if (const auto fault = find_name_fault(folder, *manifest))
-    return fail(errc::bad_data, fault->text());
-  if (!manifest->is_on_hosts()) {
-    const auto faults = find_faults(folder, *manifest, check_depth::checksums);
-    if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
-  }
-  return whole_checkpoint{folder, std::move(*manifest)};
 }
 
 }  // namespace troupe::cluster

@@ -94,6 +94,10 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "Order of additions where GPUs sum the replicas' gradients by NCCL; ordered: a fixed tree, "
        "as over links; fast: NCCL's own, whose bits are not promised",
        choice(&pipeline_config::reduce)},
+      {"pipeline", "edges", "--edges", "", "HOW",
+       "How stages in different processes send each other activations and gradients; link: by way "
+       "of the host; nccl: from GPU to GPU, each stage on one of its own; the bits are the same",
+       choice(&pipeline_config::edges)},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice except the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},
@@ -248,7 +252,8 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
       {"train", "max_restarts", "--max-restarts", "", "N",
        "Maximum number of times that the trainer is started again after its process died or its "
        "run failed; it continues from the newest complete checkpoint (needs --checkpoint-dir and "
-       "--resume auto)",
+       "--resume auto), and with --on-fault recover on one machine over shared memory after its "
+       "last step",
        integer(&train_config::max_restarts, 0, 1 << 20)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
@@ -397,7 +402,7 @@ std::vector<option> cluster_options() {
        "Folder for a log file of each node, NAME.log, with its output lines and their times",
        text(&cluster_config::logs)},
       {"cluster", "silence", "", "", "",
-       "Seconds without a message after which a node ends its processes and counts as lost",
+       "Seconds of silence after which an agent ends its processes, and counts as lost itself",
        number(&cluster_config::silence, 1, 3600)},
       {"cluster", "join_timeout", "--join-timeout", "", "SECONDS",
        "Time within which all stage processes must have joined",

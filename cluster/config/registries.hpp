@@ -37,7 +37,7 @@ struct registries {
   engine::model_registry models = {};
   engine::data_registry data = engine::built_in_data();
   engine::loss_registry losses = engine::built_in_losses();
-  /// What evaluations tell: all of them, in this order.
+  /// What evaluations report: all of them, in this order.
   engine::metric_registry metrics = engine::built_in_metrics();
   engine::schedule_registry schedules = engine::built_in_schedules();
   optimizers::registry optimizers = optimizers::built_in();

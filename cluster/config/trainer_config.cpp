@@ -24,9 +24,8 @@ bool opens_port(transport value) noexcept {
   return value == transport::tcp || value == transport::mixed;
 }
 
-double loss_scale_of(const trainer_config& config) noexcept {
-  return config.train.loss_scale.value_or(config.model.precision == engine::precision::fp16 ? 0
-                                                                                            : 1);
+double loss_scale_of(const model_config& model, const train_config& train) noexcept {
+  return train.loss_scale.value_or(model.precision == engine::precision::fp16 ? 0 : 1);
 }
 
 result<checkpoint_period> period_of(const checkpoint_config& config) {
@@ -77,13 +76,13 @@ int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   return std::max(1, static_cast<int>(cores / std::max(1U, config.stages * config.replicas)));
 }
 
-std::uint32_t logical_replicas_of(const trainer_config& config) noexcept {
-  const auto logical = config.train.logical_replicas;
-  return logical > 0 ? logical : config.pipeline.replicas;
+std::uint32_t logical_replicas_of(const pipeline_config& pipeline,
+                                  const train_config& train) noexcept {
+  return train.logical_replicas > 0 ? train.logical_replicas : pipeline.replicas;
 }
 
-bool is_norm_synced(const trainer_config& config) noexcept {
-  return config.train.batch_norm == norm_scope::sync && logical_replicas_of(config) > 1;
+bool is_norm_synced(const pipeline_config& pipeline, const train_config& train) noexcept {
+  return train.batch_norm == norm_scope::sync && logical_replicas_of(pipeline, train) > 1;
 }
 
 std::uint32_t state_shares_of(const pipeline_config& config) noexcept {

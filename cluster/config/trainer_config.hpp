@@ -34,6 +34,9 @@ enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
 enum class fault_policy : std::uint8_t { stop, recover };
 enum class reduce_order : std::uint8_t { ordered, fast };
+/// How stages of different processes send each other activations and gradients: over links, or from
+/// GPU to GPU.
+enum class edge_transport : std::uint8_t { link, nccl };
 /// Whether batch norm normalizes each micro-batch alone, or those of all replicas together.
 enum class norm_scope : std::uint8_t { local, sync };
 
@@ -64,6 +67,7 @@ struct pipeline_config {
   std::uint32_t replicas = 1;               ///< Pipelines of the same stages that share a batch.
   std::uint32_t zero = 0;                   ///< 1: they share out the optimizer's state.
   reduce_order reduce = reduce_order::ordered;  ///< Of sums that replicas' devices make.
+  edge_transport edges = edge_transport::link;  ///< Between stages of different processes.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -200,6 +204,7 @@ struct trainer_config {
   std::vector<std::filesystem::path> config_files = {};  ///< What --config named, in its order.
   setting_places places = {};                            ///< For errors.
   std::vector<std::string> command = {};                 ///< With all words; empty: not known.
+  int keeper_socket = -1;  ///< To the process that outlives the trainer (see restarts); or none.
 
   bool operator==(const trainer_config&) const = default;
 };
@@ -216,7 +221,7 @@ struct placement_tables {
 
 /// What each loss is multiplied by; 0: a dynamic scale. Where nothing is given, fp16 has that one,
 /// and the others have none, 1.
-[[nodiscard]] double loss_scale_of(const trainer_config& config) noexcept;
+[[nodiscard]] double loss_scale_of(const model_config& model, const train_config& train) noexcept;
 
 /// Of "20" (steps), "30s", "5m" or "2h"; both 0 where nothing is said. Errors: bad_config.
 [[nodiscard]] result<checkpoint_period> period_of(const checkpoint_config& config);
@@ -238,10 +243,12 @@ struct placement_tables {
                                       const engine::schedule_registry& known);
 
 /// How many shares of each batch are summed in a tree.
-[[nodiscard]] std::uint32_t logical_replicas_of(const trainer_config& config) noexcept;
+[[nodiscard]] std::uint32_t logical_replicas_of(const pipeline_config& pipeline,
+                                                const train_config& train) noexcept;
 
 /// Whether batch norm is synchronized over logical replicas, of which there are several.
-[[nodiscard]] bool is_norm_synced(const trainer_config& config) noexcept;
+[[nodiscard]] bool is_norm_synced(const pipeline_config& pipeline,
+                                  const train_config& train) noexcept;
 
 /// Replicas that a stage's optimizer state is shared out to; 1: each has the whole of it.
 [[nodiscard]] std::uint32_t state_shares_of(const pipeline_config& config) noexcept;

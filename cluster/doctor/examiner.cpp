@@ -69,10 +69,14 @@ result<void> serve(const requests::listen& asked) {
 
 const auto say_nothing = [](const flow_facts&) {};
 
-result<flow_facts> measure_socket(link_channel& by) {
+/// On the host that our link has reached: a listener at all addresses of its host offers "0.0.0.0".
+result<flow_facts> measure_socket(link_channel& by, const std::string& reached) {
   const auto offer = by.ask_for_raw("");
   if (!offer) return tl::unexpected(offer.error());
-  const auto below = connect_raw_socket(offer->address, offer->token);
+  const auto host = address_of_host(host_of(reached));
+  if (!host) return tl::unexpected(host.error());
+  const auto port = offer->address.substr(offer->address.rfind(':') + 1);
+  const auto below = connect_raw_socket(*host + ":" + port, offer->token);
   if (!below) return tl::unexpected(below.error());
   return measure(**below, "a plain socket", say_nothing);
 }
@@ -90,8 +94,9 @@ result<flow_facts> measure_ucx(link_channel& by, const messages::link_options& o
 }
 
 /// What is below our link: UCX where that carries it, and else the network.
-flow_facts measure_below(link_channel& by, const messages::link_options& options) {
-  const auto out = options.transport == messages::link_transport::tcp ? measure_socket(by)
+flow_facts measure_below(link_channel& by, const messages::link_options& options,
+                         const std::string& reached) {
+  const auto out = options.transport == messages::link_transport::tcp ? measure_socket(by, reached)
                                                                       : measure_ucx(by, options);
   return out ? *out : flow_facts{.by = {}, .error = out.error().text};
 }
@@ -120,7 +125,8 @@ result<void> serve(const requests::probe& asked) {
   };
   out.ours = asked.only_tries ? try_out(**link, asked.transport, so_far)
                               : measure(**link, asked.transport, so_far);
-  if (out.ours.error.empty() && !asked.only_tries) out.raw = measure_below(**link, *options);
+  if (out.ours.error.empty() && !asked.only_tries)
+    out.raw = measure_below(**link, *options, asked.address);
   say(out);
   return {};
 }

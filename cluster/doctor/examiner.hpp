@@ -6,9 +6,6 @@
 
 namespace troupe::cluster::doctor {
 
-/// The word with which a program is started to examine where it runs; a request follows.
-inline constexpr const char* examine_word = "--examine";
-
 /// Does what a doctor on another host asks (see facts_text.hpp) and writes facts to standard
 /// output. `known`: the program's sources of data. Its agent leaves the cluster's secret where a
 /// stage process finds it. Returns the exit code: 0, or 1 with the reason on standard error. A

@@ -228,7 +228,8 @@ findings host_findings(const patient& node, bool is_sealed) {
   if (!node.facts && node.lost.empty()) return out;  // what kept us from it is said elsewhere
   if (!node.facts) {
     auto [what, remedy] = split_remedy(node.lost);
-    out.push_back({severity::error, "node", node.name, std::move(what), std::move(remedy)});
+    out.push_back({node.never_came ? severity::warning : severity::error, "node", node.name,
+                   std::move(what), std::move(remedy)});
     return out;
   }
   const auto& host = *node.facts;

@@ -33,7 +33,8 @@ struct finding {
 /// A node of the run and what runs there.
 struct patient {
   std::string name;
-  std::string lost;  ///< "WHY nothing is known of it; WHAT TO DO"; empty: facts are there.
+  std::string lost;         ///< "WHY nothing is known of it; WHAT TO DO"; empty: facts are there.
+  bool never_came = false;  ///< That is all: others start it, and it was waited for in vain.
   std::vector<std::string> warnings;  ///< "WHAT; WHAT TO DO", of what was met on the way there.
   std::optional<host_facts> facts;
   std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.

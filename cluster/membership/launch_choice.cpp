@@ -170,13 +170,6 @@ result<launch_choice> launch_by_agents(const trainer_config& config,
   });
 }
 
-/// As others are to name it: a trainer that listens at all addresses is found by its host's name.
-std::string for_others(const std::string& listening) {
-  const auto host = host_of(listening);
-  if (host != "0.0.0.0" && host != "::") return listening;
-  return host_name() + listening.substr(listening.rfind(':'));
-}
-
 /// Starts nothing, and so has nothing to end: who loses the trainer ends by itself.
 class awaited_nodes final : public node_launcher {
  public:
@@ -188,8 +181,7 @@ class awaited_nodes final : public node_launcher {
     const auto at = messages::meeting_place::parse(trainer).outside;
     if (!std::exchange(told_who_, true))
       if (const auto who = who_may_join(at); !who.empty()) log::info(who);
-    log::info(name + " may join now: troupe join " + for_others(at) + " --name " + name +
-              " --secret-file FILE --config FILE, which are the run's own");
+    log::info(name + " may join now: " + how_to_join(name, at));
     return {};
   }
   result<void> start_on(const std::string&, const std::string& name,
@@ -213,6 +205,17 @@ class awaited_nodes final : public node_launcher {
 };
 
 }  // namespace
+
+std::string address_for_others(const std::string& listening) {
+  const auto host = host_of(listening);
+  if (host != "0.0.0.0" && host != "::") return listening;
+  return host_name() + listening.substr(listening.rfind(':'));
+}
+
+std::string how_to_join(const std::string& name, const std::string& listening) {
+  return "troupe join " + address_for_others(listening) + " --name " + name +
+         " --secret-file FILE --config FILE, which are the run's own";
+}
 
 std::string who_may_join(const std::string& listen) {
   if (!is_loopback(listen)) return "";

@@ -49,6 +49,13 @@ struct agent_plan {
 /// other machine comes. Errors: address_unavailable naming the setting, the host and what to do.
 [[nodiscard]] result<void> check_trainer_listens(const std::string& listen);
 
+/// An address at which this process listens, as others are to name it: all addresses of a host
+/// ("0.0.0.0") are found by the host's name.
+[[nodiscard]] std::string address_for_others(const std::string& listening);
+
+/// The command by which a process joins there as `name`.
+[[nodiscard]] std::string how_to_join(const std::string& name, const std::string& listening);
+
 /// What whoever starts stages has to know of where the trainer listens: that only processes of its
 /// machine reach it; empty: others do too.
 [[nodiscard]] std::string who_may_join(const std::string& listen);

@@ -17,6 +17,7 @@
 #include "engine/base/torch_error.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
@@ -28,14 +29,18 @@ using std::chrono::steady_clock;
 constexpr auto waits = actors::usual_deadlines;
 constexpr milliseconds look_every{50};  // for a node that ended while it was waited for
 constexpr milliseconds look_for_word_every{5};
+constexpr milliseconds outliving_patience{5000};  // it may still be busy with the trainer before
+constexpr const char* no_outliving =
+    "no process keeps versions for another trainer: if this one is lost, the run goes back to its "
+    "last checkpoint";
 
 }  // namespace
 
 result<std::unique_ptr<node_group>> node_group::start(
     std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
     const std::string& listen, actors::progress_settings progress, milliseconds patience,
-    std::size_t understudies, std::function<bool()> is_stopped,
-    const message_adder& own_messages) try {
+    std::size_t understudies, std::function<bool()> is_stopped, const message_adder& own_messages,
+    int invited) try {
   if (auto enough = actors::check_threads(1 + names.size()); !enough)
     return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(
@@ -43,6 +48,7 @@ result<std::unique_ptr<node_group>> node_group::start(
   group->first_names_ = group->names_ = names;
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
+  group->invited_ = invited;
   group->is_stopped_ = std::move(is_stopped);
   if (auto opened = group->open(listen); !opened) {
     if (opened.error().code != errc::cancelled) group->note_failure(opened.error());
@@ -69,6 +75,11 @@ result<void> node_group::open(const std::string& listen) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
   if (auto begun = understudies_.fill(hosts_of_places(), node_->address()); !begun) return begun;
+  if (invited_ >= 0)
+    if (auto told = launcher_->invite(invited_, node_->address()); !told) {
+      log::warning(std::string(no_outliving) + ": " + told.error().text);
+      invited_ = -1;
+    }
   auto all = understudies_.names();
   all.insert(all.begin(), names_.begin(), names_.end());
   if (auto here = await(all); !here) return here;
@@ -77,8 +88,22 @@ result<void> node_group::open(const std::string& listen) {
     if (!host) return tl::unexpected(explain(host.error()));
     hosts_.push_back(*host);
   }
-  is_stopped_ = {};
+  if (invited_ >= 0) meet_outliving();
   return {};
+}
+
+void node_group::meet_outliving() {
+  const auto host = node_->wait_for(outliving, outliving_patience)
+                        ? node_->find(outliving, "host", waits.join)
+                        : fail(errc::timed_out, "it has not joined");
+  if (!host) return log::warning(std::string(no_outliving) + ": " + host.error().text);
+  const std::scoped_lock lock(mutex_);
+  if (!is_outliving_lost_) outliving_host_ = *host;
+}
+
+caf::strong_actor_ptr node_group::outliving_host() const {
+  const std::scoped_lock lock(mutex_);
+  return outliving_host_;
 }
 
 result<void> node_group::open_node(const std::string& listen) {
@@ -102,11 +127,9 @@ result<void> node_group::admit(const actors::greeting& who) const {
   const auto is_of = [&](const auto& each) {
     return who.name == each || who.name.starts_with(each + ".");
   };
-  if (!understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of)) {
-    std::string there;
-    for (const auto& each : first_names_) there += (there.empty() ? "" : ", ") + each;
-    return fail(errc::bad_config, "this run has no node '" + who.name + "'; it has " + there);
-  }
+  const bool is_invited = invited_ >= 0 && who.name == outliving;
+  if (!is_invited && !understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of))
+    return fail(errc::bad_config, words_on_unknown_node(who.name, first_names_));
   const auto required = launcher_->required_build();
   if (required.empty() || who.build == required) return {};
   return fail(errc::bad_config,
@@ -273,10 +296,7 @@ result<void> node_group::put_another(std::size_t place) {
   if (auto ended = launcher_->give_up(old); !ended) return ended;
   if (!understudy)
     if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
-      return fail(begun.error().code,
-                  begun.error().code == errc::peer_lost
-                      ? (end ? end->text : old + " is lost") + ", and " + begun.error().text
-                      : begun.error().text);
+      return not_started(by, end ? end->text : old + " is lost", begun.error());
   const auto there = launcher_->host_of(by);
   if (there != host)
     log::warning(by + " takes the place of " + old + " on node " + there);
@@ -285,19 +305,36 @@ result<void> node_group::put_another(std::size_t place) {
   return {};
 }
 
+/// A node that the system has refused, for now perhaps, is lost like one that has not joined.
+tl::unexpected<error> node_group::not_started(const std::string& name, const std::string& before,
+                                              const error& why) {
+  if (why.code == errc::peer_lost) return fail(why.code, before + ", and " + why.text);
+  if (why.code != errc::io_failed) return tl::unexpected(why);
+  const error refused{errc::peer_lost,
+                      why.text.starts_with(name) ? why.text : name + ": " + why.text};
+  const std::scoped_lock lock(mutex_);
+  lost_.emplace(name, refused);
+  return tl::unexpected(refused);
+}
+
 result<void> node_group::replace(const std::vector<std::size_t>& places) {
   std::vector<std::string> fresh;
-  for (const auto place : places) {
-    if (auto put = put_another(place); !put) return put;
-    fresh.push_back(names_[place]);
-  }
   const auto lose_all = [&](const error& why) -> result<void> {
     const std::scoped_lock lock(mutex_);
     for (const auto& each : fresh) lost_.emplace(each, why);
     // Also where one is only late: another may not be.
     return fail(errc::peer_lost, why.text);
   };
-  if (auto here = await(fresh); !here) return lose_all(here.error());
+  for (const auto place : places) {
+    if (auto put = put_another(place); !put)
+      return loss_of({names_[place]}) ? lose_all(put.error()) : put;
+    fresh.push_back(names_[place]);
+  }
+  const auto here = await(fresh);
+  if (!here && here.error().code == errc::cancelled)
+    return fail(errc::cancelled, "the run was stopped while it waited for " +
+                                     joined_with_and(fresh) + ", in the place of what it has lost");
+  if (!here) return lose_all(here.error());
   for (const auto place : places) {
     const auto host = node_->find(names_[place], "host", waits.join);
     if (!host) return lose_all(explain(host.error()));
@@ -313,6 +350,14 @@ void node_group::fill_understudies() {
 }
 
 void node_group::on_node_down(const std::string& name, const error& why) {
+  if (name == outliving) {
+    {
+      const std::scoped_lock lock(mutex_);
+      outliving_host_ = nullptr;
+      if (std::exchange(is_outliving_lost_, true)) return;
+    }
+    return log::warning(std::string(no_outliving) + ": " + why.text);
+  }
   if (why.code == errc::cancelled) return;
   if (understudies_.lost(name)) {
     log::warning(name + " is lost, an understudy; " +
@@ -437,6 +482,10 @@ node_group::~node_group() {
                           : fail(errc::peer_lost, name);
     all_here = all_here && host;
     if (host) hosts_.push_back(*host);
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    is_outliving_lost_ = true;  // from here on that is no loss
   }
   // The first may have ended before the last is told to.
   launcher_->expect_ends();

@@ -41,8 +41,10 @@ class node_group {
   /// node. `progress`: what counts as slow work, which is said in the log, and as
   /// hung: such a node is lost. `patience`: for all to join; who is missing is said meanwhile.
   /// `understudies`: how many more nodes join, to take the places of lost ones.
-  /// `is_stopped`: whether a user wants no run any more, which ends the wait. `own_messages`: see
-  /// registries.
+  /// `invited`: a socket at whose other end a process waits that outlives the trainer (see
+  /// node_launcher::invite), and which joins as well, or is warned of; negative: none.
+  /// `is_stopped`: whether a user wants no run any more, which ends the wait, also that for nodes
+  /// in the places of lost ones. `own_messages`: see registries.
   /// Errors: those of the link; io_failed when a node cannot be
   /// started; peer_lost when one ends before it has joined, with its reason; timed_out; cancelled.
   [[nodiscard]] static result<std::unique_ptr<node_group>> start(
@@ -50,7 +52,7 @@ class node_group {
       const std::string& listen, actors::progress_settings progress = {},
       std::chrono::milliseconds patience = actors::usual_deadlines.join,
       std::size_t understudies = 0, std::function<bool()> is_stopped = {},
-      const message_adder& own_messages = {});
+      const message_adder& own_messages = {}, int invited = -1);
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   /// Ends the nodes in order and waits for them.
@@ -63,6 +65,12 @@ class node_group {
   [[nodiscard]] std::vector<std::string> names() const;
   /// Each node's host, in the order of their names.
   [[nodiscard]] const std::vector<caf::strong_actor_ptr>& hosts() const noexcept { return hosts_; }
+
+  /// The name of the node that outlives the trainer.
+  static constexpr const char* outliving = "keeper";
+
+  /// The host of that node. Null: there is none, or it is lost. From any thread.
+  [[nodiscard]] caf::strong_actor_ptr outliving_host() const;
 
   /// Has each node build its stage, all at once: `orders[i]` goes to node i. Errors:
   /// bad_config; peer_lost with the reason.
@@ -81,9 +89,9 @@ class node_group {
   [[nodiscard]] std::vector<std::string> hosts_of_places() const;
 
   /// Puts other nodes in the places of lost ones: understudies, and where there are none new ones,
-  /// whose names tell how many there were: "stage-1.2". Waits until all have joined. Where one does
-  /// not join in time, or is lost at once, all of them count as lost. Errors: those of
-  /// node_launcher; peer_lost.
+  /// whose names tell how many there were: "stage-1.2". Waits until all have joined. Where one
+  /// cannot be started, does not join in time, or is lost at once, all of them count as lost.
+  /// Errors: those of node_launcher; peer_lost; cancelled where the user wants no run any more.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
 
   /// Starts understudies for those that were taken, or lost. Does not wait for them; one that
@@ -117,6 +125,9 @@ class node_group {
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
+  /// Why `name` was not started in the place of one of which `before` is said.
+  [[nodiscard]] tl::unexpected<error> not_started(const std::string& name,
+                                                  const std::string& before, const error& why);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
   void tell_other_ends() const;
@@ -124,6 +135,7 @@ class node_group {
   [[nodiscard]] error with_place(const error& why) const;
   [[nodiscard]] error explain_of(const std::vector<std::string>& nodes, const error& why,
                                  std::chrono::milliseconds patience) const;
+  void meet_outliving();
   void note_processor(std::size_t place, const std::string& processor);
   void find_hosts_of_joined();
   void on_refused(const error& why);
@@ -139,7 +151,7 @@ class node_group {
   understudies understudies_;
   actors::progress_core progress_;  // the link's thread's
   std::chrono::milliseconds patience_{0};
-  std::function<bool()> is_stopped_;  // asked until all have joined; may be empty
+  std::function<bool()> is_stopped_;  // asked while nodes are waited for; may be empty
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   /// Nodes that are not replaced, and why they are lost: not all will end in order. Guarded.
@@ -153,6 +165,9 @@ class node_group {
   std::vector<std::string> names_;        // by place; changed under the lock
   std::vector<std::size_t> starts_;       // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
+  int invited_ = -1;
+  caf::strong_actor_ptr outliving_host_;  // guarded
+  bool is_outliving_lost_ = false;        // guarded
   processors_core processors_;
   std::string failure_;  // of the run; empty: it has none
 };

@@ -46,6 +46,11 @@ class node_launcher {
   /// The nodes that have ended, were not told to and have not been given up, in that order.
   [[nodiscard]] virtual std::vector<node_end> ends() const = 0;
 
+  /// Has a process join that has not been started here and outlives the trainer: it waits for an
+  /// invitation at the other end of this socket. Errors: bad_config where nodes are not processes
+  /// of this program on this machine; those of send_invitation.
+  [[nodiscard]] virtual result<void> invite(int socket, const std::string& trainer_address);
+
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <iterator>
 #include <mutex>
 #include <set>
@@ -22,6 +23,7 @@
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/outliving/invitation.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/door/listener.hpp"
 #include "messages/link/link_options.hpp"
@@ -102,7 +104,7 @@ class process_launcher final : public node_launcher {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
-    if (auto room = allow_open_files(own_files + ++there_ * files_a_child); !room) return room;
+    if (auto room = allow_open_files(own_files + (there_ + 1) * files_a_child); !room) return room;
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
@@ -115,8 +117,10 @@ class process_launcher final : public node_launcher {
                                     .secret_descriptor = handed_over_as,
                                     .secret_file = {}});
     child.handed_over = secret->get();
-    started_.insert(name);
-    return group_.start(child);
+    return group_.start(child).map([&] {
+      ++there_;
+      started_.insert(name);
+    });
   }
 
   result<void> start_on(const std::string&, const std::string& name,
@@ -124,7 +128,15 @@ class process_launcher final : public node_launcher {
     return start(name, trainer);
   }
 
+  result<void> invite(int socket, const std::string& trainer) override {
+    return send_invitation(socket, {.trainer = trainer,
+                                    .transport = static_cast<std::uint8_t>(link_.transport),
+                                    .network = static_cast<std::uint8_t>(link_.network),
+                                    .secret = link_.secret});
+  }
+
   result<void> give_up(const std::string& name) override {
+    if (!started_.contains(name)) return {};  // the system had no process for it
     group_.kill(name);
     if (!ends_->forgive(name, actors::usual_deadlines.end)) {
       log::warning(name +
@@ -178,6 +190,10 @@ transport chosen_transport(const link_config& config) noexcept {
 }
 
 }  // namespace
+
+result<void> node_launcher::invite(int, const std::string&) {
+  return fail(errc::bad_config, "nodes are not processes of this program on this machine");
+}
 
 result<process_link> process_link_of(const link_config& config) {
   auto secret = config.secret_file.empty()

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
@@ -94,6 +95,15 @@ error trainer_failure(const joined_node_settings& settings, const error& why) {
   return {why.code, words(settings.name, settings.trainer, why.text)};
 }
 
+/// Nobody else would tell a node to end whose host cannot be told any more.
+void end_with_host(const caf::strong_actor_ptr& host, const std::shared_ptr<ending>& end,
+                   const std::string& name) {
+  host->get()->attach_functor([end, name](const caf::error& why) {
+    end->decide(
+        fail(errc::handler_failed, name + ": its host has ended: " + actors::from_caf(why).text));
+  });
+}
+
 /// Has the node listen where its trainer says. Empty: it stays where it is.
 actors::host_parts::move_door door_of(const joined_node_settings& settings, actors::node& own) {
   if (!settings.may_move) return {};
@@ -134,6 +144,12 @@ std::string words_on_refusal(const std::string& name, const std::string& trainer
     if (const auto at = reason.find(before); at != std::string_view::npos)
       reason.remove_prefix(at + before.size());
   return name + ": the trainer at " + trainer + " refuses this process: " + std::string(reason);
+}
+
+std::string words_on_unknown_node(const std::string& name, const std::vector<std::string>& names) {
+  std::string there;
+  for (const auto& each : names) there += (there.empty() ? "" : ", ") + each;
+  return "this run has no node '" + name + "'; it has " + there;
 }
 
 std::string words_on_other_build(const actors::greeting& who, const trainer_program& own) {
@@ -189,6 +205,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
     end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
   });
   *host = caf::actor_cast<caf::actor>(spawned);
+  end_with_host(spawned, end, settings.name);
   (*node)->publish("host", spawned);
   const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
   if (joined)
@@ -204,9 +221,9 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   return fail(errc::io_failed, settings.name + ": " + engine::reason_of(problem));
 }
 
-host_spawner stage_host(registries known) {
-  return [known = std::move(known)](caf::actor_system& system, const joined_node& here,
-                                    shut_down_handler on_shut_down) {
+host_spawner stage_host(registries known, std::shared_ptr<actors::kept_stages> kept) {
+  return [known = std::move(known), kept = std::move(kept)](
+             caf::actor_system& system, const joined_node& here, shut_down_handler on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
         system, {.models = known.models,
                  .optimizers = known.optimizers,
@@ -218,7 +235,8 @@ host_spawner stage_host(registries known) {
                  .collectives = known.collectives,
                  .memory = here.node.memory(),
                  .interfaces = here.listen ? interface_addresses() : std::vector<std::string>(),
-                 .listen = here.listen}));
+                 .listen = here.listen,
+                 .kept = kept ? kept : std::make_shared<actors::kept_stages>()}));
   };
 }
 

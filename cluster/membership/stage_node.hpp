@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/remote/node.hpp"
@@ -47,7 +48,7 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 /// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be
 /// joined; peer_lost when it is gone before it said goodbye; io_failed where threads or memory for
 /// the node are refused; cancelled when the run has failed elsewhere, with the trainer's word on
-/// it.
+/// it; handler_failed when the host has ended without being told to.
 [[nodiscard]] result<void> run_node(const joined_node_settings& settings,
                                     const host_spawner& spawn);
 
@@ -64,6 +65,10 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 [[nodiscard]] std::string words_on_refusal(const std::string& name, const std::string& trainer,
                                            const std::string& why);
 
+/// Why a node may not join whose name is none of the run's, which are `names`. Pure.
+[[nodiscard]] std::string words_on_unknown_node(const std::string& name,
+                                                const std::vector<std::string>& names);
+
 /// A trainer's program, for those who are to run the same.
 struct trainer_program {
   std::string host;   ///< What the trainer's machine calls itself.
@@ -75,7 +80,9 @@ struct trainer_program {
 [[nodiscard]] std::string words_on_other_build(const actors::greeting& who,
                                                const trainer_program& own);
 
-/// A host that builds the stages that the trainer asks for.
-[[nodiscard]] host_spawner stage_host(registries known);
+/// A host that builds the stages that the trainer asks for. `kept`: what its keeper has; null:
+/// nothing yet.
+[[nodiscard]] host_spawner stage_host(registries known,
+                                      std::shared_ptr<actors::kept_stages> kept = nullptr);
 
 }  // namespace troupe::cluster

@@ -22,7 +22,7 @@ struct stage_report {
   bool operator==(const stage_report&) const = default;
 };
 
-/// One optimizer step, seen from outside.
+/// One training step.
 struct step_report {
   std::uint64_t step = 0;  ///< The first is 1.
   double loss = 0;
@@ -35,7 +35,7 @@ struct step_report {
   bool operator==(const step_report&) const = default;
 };
 
-/// What an evaluation found of one metric; see engine::metric.
+/// The value of one metric in an evaluation; see engine::metric.
 struct metric_report {
   std::string name;
   double value = 0;

@@ -12,14 +12,14 @@ namespace troupe::cluster {
 /// another is due: a pure state machine. One is under way at most.
 class checkpoint_record_core {
  public:
-  /// `accumulate`: steps of an update, which a checkpoint does not cut. `last_step`: that are in
-  /// what the run begins with.
+  /// `accumulate`: steps of an update, which a checkpoint does not split. `last_step`: the steps in
+  /// what the run starts from.
   explicit checkpoint_record_core(std::uint32_t accumulate = 1, std::uint64_t last_step = 0)
       : accumulate_(accumulate), last_step_(last_step), told_(last_step) {}
 
-  /// Whether one is to be written of this step, which has begun, and has not been. `is_time`: by
-  /// the run's period. `is_asked`: by a signal. After one that was cut off, because a stage was
-  /// lost, another one is due as soon as updates are whole.
+  /// Whether a checkpoint of this step, which has begun, is to be written and has not been.
+  /// `is_time`: by the run's period. `is_asked`: by a signal. After one that was cut off because a
+  /// stage was lost, another one is due at the next step that completes an update.
   [[nodiscard]] bool is_due(std::uint64_t step, bool is_time, bool is_asked) const {
     if (step % accumulate_ != 0 || step <= last_step_) return false;
     if (under_way_ && step <= under_way_->step) return false;
@@ -44,10 +44,10 @@ class checkpoint_record_core {
   void told(std::uint64_t step) { told_ = std::max(told_, step); }
   /// The evaluation after this step has been reported.
   void evaluated(std::uint64_t step) { evaluated_.insert(step); }
-  /// A run that goes on from a checkpoint of this step has no evaluation of it left to report.
+  /// Whether a run that resumes from a checkpoint of this step need not report its evaluation.
   [[nodiscard]] bool is_evaluated(std::uint64_t step) const { return evaluated_.contains(step); }
-  /// Whether the one under way may be whole. A run that goes on from it reports only later steps,
-  /// so this one's step has been reported.
+  /// Whether the one under way may be completed: its step has been reported, since a run that
+  /// resumes from it reports only later steps.
   [[nodiscard]] bool may_complete() const { return under_way_ && under_way_->step <= told_; }
 
   /// The one under way is whole.
@@ -81,7 +81,8 @@ class checkpoint_record_core {
     return steps;
   }
 
-  /// The run goes on behind this step, for later ones could not be read: they are written again.
+  /// The run continues after this step because later checkpoints could not be read; they are
+  /// written again.
   void went_back(std::uint64_t step) {
     last_step_ = step;
     written_.erase(written_.upper_bound(step), written_.end());

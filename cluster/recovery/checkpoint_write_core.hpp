@@ -4,10 +4,10 @@
 
 namespace troupe::cluster {
 
-/// In which order a checkpoint gets onto disks, and old ones off: a pure state machine. After a
-/// loss of power, in which everything may be lost that was not synced, every checkpoint that can be
-/// seen is whole, and one is there as soon as the first was. Where hosts keep the files on disks of
-/// their own the same holds after the loss of any one disk.
+/// The order in which a checkpoint is written to disks and old ones are removed: a pure state
+/// machine. After a loss of power, in which everything that was not synced may be lost, every
+/// visible checkpoint is whole, and there is one once the first was complete. If hosts keep the
+/// files on their own disks, the same holds after the loss of any one disk.
 ///
 /// There is one effect at a time, which is answered with `did`.
 class checkpoint_write_core {
@@ -33,7 +33,7 @@ class checkpoint_write_core {
 
   [[nodiscard]] effect next() const { return next_; }
 
-  /// Whether the effect that was next could be brought about.
+  /// Whether the last effect succeeded.
   void did(bool is_well) {
     is_whole_ = is_whole_ || (is_well && next_ == effect::sync_names);
     next_ = is_well ? behind(next_) : instead_of(next_);
@@ -73,8 +73,8 @@ class checkpoint_write_core {
     return effect::end;
   }
 
-  /// What is not removed now is removed with the next one: nothing is where it is not certain that
-  /// this one stays, or that no old one is seen in part.
+  /// Nothing is removed unless it is certain that this checkpoint stays and that no old one is seen
+  /// in part; what is not removed now is removed with the next checkpoint.
   [[nodiscard]] effect instead_of(effect which) const {
     switch (which) {
       case effect::collect:

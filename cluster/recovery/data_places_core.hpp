@@ -7,10 +7,11 @@
 
 namespace troupe::cluster {
 
-/// Which processes of a run are asked, in this order, to open its data where the one that had them
-/// is lost: one on each host, since all of a host see the same files. First the host that had the
-/// data, then that of the process in the lost one's place, which is asked where there are several.
-/// `hosts`: of each place, as they are now; `lost`: the place; `had_data`: the lost one's host.
+/// The processes that are asked, in this order, to open a run's data when the one that had them is
+/// lost: one on each host, since all processes of a host see the same files. First comes the host
+/// that had the data, then the host of the lost process's replacement, which is the one asked on
+/// its host. `hosts`: of each place, as they are now; `lost`: the place; `had_data`: the lost
+/// process's host.
 [[nodiscard]] inline std::vector<std::size_t> places_for_data(const std::vector<std::string>& hosts,
                                                               std::size_t lost,
                                                               const std::string& had_data) {

@@ -7,12 +7,12 @@
 
 namespace troupe::cluster {
 
-/// Whether stages go on on other processors than they began on, which may add up in another order:
-/// a pure state machine. That is said once in a run.
+/// Whether stages continue on other processors than they began on, which may add up in another
+/// order: a pure state machine. It is reported once per run.
 class processors_core {
  public:
-  /// The stage in this place computes on that one from here on; empty: on no CPU. Returns the one
-  /// that it began on, where that is another and nothing was said yet.
+  /// The stage in this place computes on that processor from now on; empty: not on a CPU. Returns
+  /// the processor that it began on, if that is another and nothing was reported yet.
   [[nodiscard]] std::optional<std::string> computes_on(std::size_t place,
                                                        const std::string& processor) {
     if (processor.empty()) return std::nullopt;

@@ -8,16 +8,16 @@
 
 namespace troupe::cluster {
 
-/// What a run does that has lost stages, until all of them go on from one state: the newest version
-/// that is kept of every stage and whose step was reported, or else the newest checkpoint of the
-/// run itself that can be read, or else where the run began (docs/recovery.md). A pure state
+/// What a run does after the loss of stages until all stages continue from one state: the newest
+/// version that is kept of every stage and whose step was reported, else the newest readable
+/// checkpoint of the run itself, else what the run started from (docs/recovery.md). A pure state
 /// machine.
 ///
-/// There is one effect at a time, which is answered with the event that it names. Where another
-/// stage is lost meanwhile, `lost` takes the place of the answer.
+/// There is one effect at a time, which is answered with the event that it names. If another stage
+/// is lost meanwhile, `lost` is called instead.
 class return_core {
  public:
-  /// Losses in a row, without a step between that was never done before, that do not end a run.
+  /// The most losses in a row, without a new step between them, that do not end a run.
   static constexpr int most_in_vain = 3;
 
   /// Tell all stages that are left to end: `dropped`.
@@ -74,8 +74,8 @@ class return_core {
   /// `may_begin_anew`: where what the run began from is gone.
   explicit return_core(bool may_begin_anew) : may_begin_anew_(may_begin_anew) {}
 
-  /// The last step that was ever done and reported. A later one is done again, or nobody would
-  /// report it.
+  /// The last step that was ever done and reported. Later steps are repeated, since nobody would
+  /// report them otherwise.
   void reached(std::uint64_t step);
 
   /// These places have no node. None: only where a replay has failed whose stage has another node.

@@ -9,12 +9,12 @@
 
 namespace troupe::cluster {
 
-/// Which work of stages has thrown before: a pure state machine. A stage whose arithmetic throws is
-/// lost and replayed; the same work that throws again would throw for ever, and ends the run.
+/// Remembers which work of stages has thrown: a pure state machine. A stage whose arithmetic throws
+/// is ended and replayed; if the same work throws again it would throw for ever, and the run ends.
 class throws_core {
  public:
-  /// The last ones. So many throws of other work lie far apart: a run that makes no progress ends
-  /// before (return_core::most_in_vain).
+  /// Only the last ones are remembered, which is enough: a run that makes no progress ends before
+  /// there are so many (return_core::most_in_vain).
   static constexpr std::size_t most_remembered = 64;
 
   /// Some work has thrown. `work`: its name, with stage and step. Returns the reason of its first

@@ -66,7 +66,7 @@ result<void> data_on_node::open_again(std::uint64_t reached) {
     if (opened.error().code == errc::peer_lost) return opened;
     why += (why.empty() ? "" : "; ") + ("on " + name + ": ") + opened.error().text;
   }
-  return fail(errc::handler_failed, "the process that read the data was lost behind step " +
+  return fail(errc::handler_failed, "the process that read the data was lost after step " +
                                         std::to_string(reached) +
                                         ", and none that is left can take its place: " + why);
 }

@@ -21,8 +21,8 @@ namespace troupe::cluster {
 [[nodiscard]] result<std::shared_ptr<const engine::dataset>> open_data_here(
     const application& program, const trainer_config& config);
 
-/// The data of a run that a stage's process reads, and another one where that is lost. Used by one
-/// thread, and ends before the nodes.
+/// The data of a run that a stage's process reads, or another process once that one is lost. Used
+/// by one thread, and ends before the nodes.
 class data_on_node {
  public:
   /// Has the process of a stage open the data and read the batches from then on. `group` outlives
@@ -35,13 +35,18 @@ class data_on_node {
   [[nodiscard]] std::shared_ptr<const engine::dataset> data() const { return data_; }
   [[nodiscard]] actors::data_actor reader() const { return data_->reader(); }
 
+  /// A batch was read: see actors::distant_data::note_read.
+  void note_read(const actors::deliver_batch& order, const actors::batch_delivered& as) {
+    data_->note_read(order, as);
+  }
+
   /// Whether another process has the place of the one that has read the data.
   [[nodiscard]] bool is_lost() const { return group_.hosts().at(place_) != process_; }
 
-  /// Has another process read them, as places_for_data orders; `reader` is another one then.
-  /// `reached`: the last step that was reported, for errors. Errors: handler_failed where no
-  /// process that is left can read the data, or where they are not what they were; peer_lost, after
-  /// which it may be called again.
+  /// Has another process read the data, in the order of places_for_data; `reader` changes.
+  /// `reached`: the last step that was reported, for errors. Errors: handler_failed if no process
+  /// that is left can read the data, or if they are not the same data; peer_lost, after which this
+  /// may be called again.
   [[nodiscard]] result<void> open_again(std::uint64_t reached);
 
  private:

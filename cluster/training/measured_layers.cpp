@@ -47,7 +47,7 @@ std::string remedy_for_samples(std::int64_t samples) {
 }
 
 double tensor_bytes(const engine::layer& of) {
-  return static_cast<double>(actors::bytes_of(of.parameters()) + actors::bytes_of(of.buffers()));
+  return static_cast<double>(engine::bytes_of(of.parameters()) + engine::bytes_of(of.buffers()));
 }
 
 constexpr double bytes_of_value = 4;  // of a sample, at least

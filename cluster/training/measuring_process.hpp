@@ -9,8 +9,8 @@
 
 namespace troupe::cluster {
 
-/// The word behind a program's name with which it measures for another process of it. The number of
-/// samples follows, and that process's own words.
+/// The argument with which a program measures layers for another of its processes. The number of
+/// samples and that process's own arguments follow it.
 inline constexpr std::string_view measure_word = "--measure-layers";
 
 /// What measure_activations gives, measured by a process of its own, so that this one never holds a
@@ -21,8 +21,8 @@ inline constexpr std::string_view measure_word = "--measure-layers";
 [[nodiscard]] result<measured_layers> measure_in_process(const layers_to_measure& what,
                                                          std::int64_t samples);
 
-/// Of that process: writes to the descriptor that it was handed what `measure` gives for so many
-/// samples, or why it gives nothing. Returns the exit code.
+/// The main function of that process: writes the result of `measure` for so many samples, or its
+/// error, to the descriptor that was handed to it. Returns the exit code.
 [[nodiscard]] int answer_measuring(
     std::string_view samples,
     const std::function<result<engine::model_profile>(std::int64_t samples)>& measure);

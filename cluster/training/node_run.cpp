@@ -1,14 +1,17 @@
 #include "cluster/training/node_run.hpp"
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <utility>
 
 #include "cluster/config/checks/checks.hpp"
+#include "cluster/doctor/visits/guest.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/run_guard.hpp"
+#include "engine/base/torch_error.hpp"
 #include "messages/link/door/listener.hpp"
 #include "messages/link/meeting_place.hpp"
 
@@ -24,6 +27,13 @@ std::string listening_setting(const node_options& options) {
                      : is_network ? "network (in [[node]], or [cluster]) "
                                   : "address (in [[node]]) ") +
          options.listen + ": ";
+}
+
+/// What it throws is an error of the run: its nodes are told of that before they end.
+result<void> drive_all(const node_run& run, node_group& nodes) try {
+  return run.drive(nodes);
+} catch (const std::exception& problem) {
+  return fail(engine::code_of(problem), engine::reason_of(problem));
 }
 
 }  // namespace
@@ -54,13 +64,14 @@ result<run_end> run_nodes(node_run run, const checkpoint_config& kept,
   // Stages that others start may be long in coming; what is started here joins or ends by itself.
   std::function<bool()> is_stopped;
   if (cluster.launch == launch_way::none) is_stopped = [&control] { return control.stop.wanted(); };
-  auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
-                                 std::chrono::duration_cast<std::chrono::milliseconds>(patience),
-                                 run.understudies, std::move(is_stopped), run.own_messages);
+  auto group =
+      node_group::start(all, run.names, run.listen, std::move(run.progress),
+                        std::chrono::duration_cast<std::chrono::milliseconds>(patience),
+                        run.understudies, std::move(is_stopped), run.own_messages, run.invited);
   if (!group && group.error().code == errc::cancelled && control.stop.wanted())
     return control.saver.end();  // there is nothing to save
   if (!group) return tl::unexpected(group.error());
-  if (auto driven = run.drive(**group); !driven) {
+  if (auto driven = drive_all(run, **group); !driven) {
     auto why = (*group)->explain(driven.error());
     (*group)->note_failure(why);
     return tl::unexpected(std::move(why));
@@ -94,7 +105,10 @@ result<void> serve_as_node(const node_options& options, registries known,
     settings.listen = std::move(*listen);
     settings.may_move = settings.by_hand && options.listen.empty();
   }
-  return run_node(settings, spawn);
+  auto served = run_node(settings, spawn);
+  if (served || !settings.by_hand || !doctor::has_met_doctor(served.error())) return served;
+  return doctor::serve_doctor(
+      {.name = options.name, .address = trainer, .listen = options.listen, .link = *link});
 }
 
 }  // namespace troupe::cluster

@@ -23,6 +23,7 @@ struct node_run {
   std::function<result<void>(node_group&)> drive;
   std::size_t understudies = 0;
   message_adder own_messages = {};  ///< See registries.
+  int invited = -1;                 ///< As of node_group::start.
 };
 
 /// A launcher of so many processes of this program, linked as the config says. Errors: bad_config,
@@ -36,7 +37,7 @@ struct node_run {
 
 /// Starts the nodes and drives them until the run is over or the user interrupts it. Leaves no
 /// process behind, whatever happens. Errors: those of starting and driving, with the reason for the
-/// loss of a node.
+/// loss of a node; what `drive` throws.
 [[nodiscard]] result<run_end> run_nodes(node_run run, const checkpoint_config& kept,
                                         const cluster_config& cluster, run_control& control);
 

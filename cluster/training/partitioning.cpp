@@ -164,17 +164,16 @@ result<engine::model_profile> measure_side_by_side(const engine::model_blueprint
   return engine::mean_of(profiles);
 }
 
-/// Sizes of micro-batch to profile, rising: the one that is set, or two to draw a line through. A
-/// profile that is saved serves other sizes too, so it has two: the one that is set, and of the
-/// others the one further from it.
-std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
-  const auto batch = config.train.batch_size;
+/// Sizes of micro-batch to profile, rising: the one that `parts` micro-batches of a batch have, or
+/// where that is 0 two to draw a line through. A profile that is saved serves other sizes too, so
+/// it has two: the one that is set, and of the others the one further from it.
+std::vector<std::int64_t> sizes_to_profile(std::int64_t batch, std::int64_t parts, bool is_saved) {
   const auto small = std::clamp<std::int64_t>(batch / 16, std::min<std::int64_t>(2, batch), batch);
   const auto large = std::max(small, batch / 2);
   std::vector<std::int64_t> sizes{small, large};
-  if (const std::int64_t parts = config.pipeline.micro_batches; parts > 0) {
+  if (parts > 0) {
     const auto set = (batch + parts - 1) / parts;
-    if (config.observe.save_profile.empty()) return {set};
+    if (!is_saved) return {set};
     (set * set < small * large ? sizes.front() : sizes.back()) = set;
   }
   if (sizes.front() == sizes.back()) sizes.pop_back();
@@ -187,7 +186,9 @@ result<std::vector<engine::model_profile>> measure(const layers_to_measure& what
   const auto options = stage_options_of(what.config.train, what.config.model, what.known);
   if (!options) return tl::unexpected(options.error());
   std::vector<engine::model_profile> profiles;
-  for (const auto size : sizes_to_profile(what.config)) {
+  for (const auto size :
+       sizes_to_profile(what.config.train.batch_size, what.config.pipeline.micro_batches,
+                        !what.config.observe.save_profile.empty())) {
     if (auto fits = check_measurable(what, size, engine::read_free_memory()); !fits)
       return tl::unexpected(fits.error());
     measuring_teller teller(what.described, [](const std::string& line) { log::info(line); });
@@ -223,20 +224,23 @@ result<void> save(const std::vector<engine::model_profile>& profiles, const obse
 
 }  // namespace
 
-std::uint32_t planned_microbatches(const trainer_config& config, std::uint32_t microbatches) {
+std::uint32_t planned_microbatches(const pipeline_config& pipeline, const train_config& train,
+                                   std::uint32_t microbatches) {
   const auto parts =
-      is_norm_synced(config) ? logical_replicas_of(config) : config.pipeline.replicas;
+      is_norm_synced(pipeline, train) ? logical_replicas_of(pipeline, train) : pipeline.replicas;
   return (microbatches + parts - 1) / parts;
 }
 
 result<std::vector<engine::layer_range>> named_slices(const engine::model& layers,
-                                                      const trainer_config& config,
+                                                      const pipeline_config& config,
+                                                      const setting_places& places,
                                                       const registries& known) {
   using slices = std::vector<engine::layer_range>;
-  if (config.pipeline.partition != partition::cuts)
-    return check_slices(layers, config.pipeline, config.places, known).map([] { return slices(); });
-  return fixed_cuts(layers, config.pipeline, config.places, known, {})
-      .map([&](const cut_list& cuts) { return engine::slices_between(cuts, layers.size()); });
+  if (config.partition != partition::cuts)
+    return check_slices(layers, config, places, known).map([] { return slices(); });
+  return fixed_cuts(layers, config, places, known, {}).map([&](const cut_list& cuts) {
+    return engine::slices_between(cuts, layers.size());
+  });
 }
 
 result<chosen_partition> choose_partition(const engine::model& layers,
@@ -273,8 +277,9 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   const auto replicas = config.pipeline.replicas;
   auto of_replica = *how;
   of_replica.batch_size = (how->batch_size + replicas - 1) / replicas;
-  const auto numbers = set > 0 ? std::vector{planned_microbatches(config, set)}
-                               : engine::microbatches_to_try(of_replica);
+  const auto numbers = set > 0
+                           ? std::vector{planned_microbatches(config.pipeline, config.train, set)}
+                           : engine::microbatches_to_try(of_replica);
   auto made = engine::plan_microbatches(*costs, of_replica, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
   return chosen_partition{engine::slices_between(made->cuts, layers.size()),

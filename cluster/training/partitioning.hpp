@@ -20,8 +20,8 @@ struct chosen_partition {
   std::optional<engine::prediction> predicted;  // where the layers were profiled
 };
 
-/// Where the run's stages are, and what they keep. Errors: bad_config for unknown layers to
-/// recompute.
+/// The run's stages, threads, transport and memory bounds, as the planner takes them. Errors:
+/// bad_config for unknown layers to recompute.
 [[nodiscard]] result<engine::planning> planning_of(const trainer_config& config,
                                                    const registries& known,
                                                    const engine::model& layers);
@@ -35,13 +35,15 @@ struct chosen_partition {
 
 /// Micro-batches, or groups of them (engine::norm_groups), in a replica's plan of a training step
 /// whose batch has so many micro-batches.
-[[nodiscard]] std::uint32_t planned_microbatches(const trainer_config& config,
+[[nodiscard]] std::uint32_t planned_microbatches(const pipeline_config& pipeline,
+                                                 const train_config& train,
                                                  std::uint32_t microbatches);
 
 /// The slices where the config names the first layer of each, which takes no data; else none, once
 /// there is a layer for each slice. Errors: bad_config.
 [[nodiscard]] result<std::vector<engine::layer_range>> named_slices(const engine::model& layers,
-                                                                    const trainer_config& config,
+                                                                    const pipeline_config& config,
+                                                                    const setting_places& places,
                                                                     const registries& known);
 
 /// Cuts the model where the config says, evenly by multiply-adds, or by the measured costs of the

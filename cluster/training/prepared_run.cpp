@@ -116,7 +116,8 @@ result<void> read_beginning(prepared_run& run, const trainer_config& config) {
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};
   if (begins->from) warn_of_read_again(*begins->from, *run.data);
-  return begins->from ? begin_from(run, *begins->from) : begin_anew(run, config);
+  return begins->from ? begin_from(run, *begins->from)
+                      : begin_anew(run, config.model, config.train);
 }
 
 /// Those of some layers, in their order.
@@ -164,19 +165,21 @@ result<void> check_ties(const prepared_run& run, const pipeline_config& config,
 }
 
 /// Whether the model has the layers and parameters that the config names.
-result<void> name_layers(prepared_run& run, const trainer_config& config, const registries& known) {
+result<void> name_layers(prepared_run& run, const pipeline_config& pipeline,
+                         const optimizer_config& optimizer, const setting_places& places,
+                         const registries& known) {
   run.layer_names = engine::layer_names(run.layers);
-  const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
-  if (!recomputed)
-    return tl::unexpected(config.places.blame("pipeline.recompute", recomputed.error()));
-  return check_groups(run.layers, config.optimizer, config.places, known.optimizers);
+  const auto recomputed = engine::recomputed_layers(run.layer_names, pipeline.recompute);
+  if (!recomputed) return tl::unexpected(places.blame("pipeline.recompute", recomputed.error()));
+  return check_groups(run.layers, optimizer, places, known.optimizers);
 }
 
 /// Cuts the model, and what follows from where it is cut.
 result<void> cut_model(prepared_run& run, const application& program,
                        const trainer_config& config) {
   const auto& known = program.info.known;
-  if (auto fine = name_layers(run, config, known); !fine) return fine;
+  if (auto fine = name_layers(run, config.pipeline, config.optimizer, config.places, known); !fine)
+    return fine;
   auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
@@ -201,9 +204,10 @@ result<void> count_steps(prepared_run& run, const train_config& train,
 }
 
 /// Where the loss scale is dynamic.
-std::optional<engine::loss_scaler> first_scaler(const trainer_config& config) {
-  if (loss_scale_of(config) != 0) return std::nullopt;
-  return engine::loss_scaler{.interval = config.train.loss_scale_interval};
+std::optional<engine::loss_scaler> first_scaler(const model_config& model,
+                                                const train_config& train) {
+  if (loss_scale_of(model, train) != 0) return std::nullopt;
+  return engine::loss_scaler{.interval = train.loss_scale_interval};
 }
 
 }  // namespace
@@ -241,14 +245,14 @@ result<void> begin_from(prepared_run& run, whole_checkpoint from) {
   return {};
 }
 
-result<void> begin_anew(prepared_run& run, const trainer_config& config) {
+result<void> begin_anew(prepared_run& run, const model_config& model, const train_config& train) {
   run.init.reset();
   run.on_hosts.reset();
   run.steps_before = 0;
   run.evaluated = 0;
-  run.scaler = first_scaler(config);
-  if (config.model.init.empty()) return {};
-  return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
+  run.scaler = first_scaler(model, train);
+  if (model.init.empty()) return {};
+  return take_beginning(run, read_checkpoint(model.init), model.init_skip);
 }
 
 result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
@@ -282,15 +286,18 @@ result<prepared_run> prepare_without_data(const application& program,
   run.blueprint = std::move(described->blueprint);
   run.layers = std::move(described->layers);
   const auto& known = program.info.known;
-  if (auto named = name_layers(run, config, known); !named) return tl::unexpected(named.error());
-  auto slices = named_slices(run.layers, config, known);
+  if (auto named = name_layers(run, config.pipeline, config.optimizer, config.places, known);
+      !named)
+    return tl::unexpected(named.error());
+  auto slices = named_slices(run.layers, config.pipeline, config.places, known);
   if (!slices) return tl::unexpected(slices.error());
   run.ranges = std::move(*slices);
   if (!run.ranges.empty()) run.ties = actors::ties_between(run.layers, run.ranges);
   if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
     return tl::unexpected(fine.error());
   if (config.checkpoint.resume.empty())
-    if (auto begun = begin_anew(run, config); !begun) return tl::unexpected(begun.error());
+    if (auto begun = begin_anew(run, config.model, config.train); !begun)
+      return tl::unexpected(begun.error());
   return run;
 }
 
@@ -311,7 +318,7 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   run.model = std::move(described->order);
   run.blueprint = std::move(described->blueprint);
   run.layers = std::move(described->layers);
-  run.scaler = first_scaler(config);
+  run.scaler = first_scaler(config.model, config.train);
   auto noted = record_of(config.checkpoint, *run.data);
   if (!noted) return tl::unexpected(noted.error());
   run.of_data = std::move(*noted);

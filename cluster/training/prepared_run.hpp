@@ -69,7 +69,8 @@ struct described_model {
 
 /// Has the run begin from no checkpoint, but from what --init names, or else the weights of its
 /// seed. Errors: as `prepare`.
-[[nodiscard]] result<void> begin_anew(prepared_run& run, const trainer_config& config);
+[[nodiscard]] result<void> begin_anew(prepared_run& run, const model_config& model,
+                                      const train_config& train);
 
 /// The loss scale that a checkpoint on hosts' disks has, where the run's is dynamic. Errors:
 /// bad_data.

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "cluster/doctor/examiner.hpp"
+#include "cluster/doctor/facts/facts_text.hpp"
 #include "cluster/doctor/report.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/last_word.hpp"
@@ -20,6 +21,7 @@
 #include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/measuring_process.hpp"
+#include "cluster/training/restarts/keeper_process.hpp"
 #include "cluster/training/restarts/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/answer.hpp"
@@ -58,11 +60,21 @@ struct performer {
       const auto watched =
           train_with_restarts({.program = name,
                                .most = config.train.max_restarts,
-                               .checkpoint_signal = signal_of(config.checkpoint).value_or(0)});
+                               .checkpoint_signal = signal_of(config.checkpoint).value_or(0),
+                               .has_keeper = actions.keep && outlives_trainer(config)});
       if (!watched) return report(name, watched.error());
-      if (*watched) return **watched;
+      if (watched->is == watched_process::role::watcher) return watched->exit_code;
+      if (watched->is == watched_process::role::keeper)
+        return keep_versions(actions.keep, watched->socket.get());
+      accept_open_files();  // or there would be no zygote
       keep_zygote_of_program();
+      return train(config, watched->socket.get());
     }
+    return train(config, -1);
+  }
+
+  [[nodiscard]] int train(trainer_config config, int keeper_socket) const {
+    config.keeper_socket = keeper_socket;
     const auto ended = actions.train(config);
     return ended ? report(name, *ended) : report(name, ended.error());
   }

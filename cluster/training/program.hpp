@@ -6,6 +6,7 @@
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/doctor/doctor.hpp"
 #include "cluster/training/checked_run.hpp"
+#include "cluster/training/restarts/keeper_process.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
 #include "engine/partition/model_profile.hpp"
 #include "messages/base/error.hpp"
@@ -17,6 +18,9 @@ struct program_actions {
   std::function<result<run_end>(const trainer_config&)> train;
   /// As a node of another process's run of the same program.
   std::function<result<void>(const node_options&)> serve;
+  /// As the process that outlives a trainer, for one trainer after another (see keep_versions);
+  /// left out: its runs have none.
+  keeper_of_versions keep = {};
   /// What `--check` shows instead of training; left out: it shows errors, and refuses what has
   /// none.
   std::function<result<checked_run>(const trainer_config&)> check = {};

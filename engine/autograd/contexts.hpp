@@ -67,7 +67,7 @@ class microbatch_contexts {
   std::uint64_t peak_bytes_ = 0;
 };
 
-/// The sum of a step's gradients, one entry a parameter, added in the order given. What a plain
+/// The sum of a step's gradients, one entry per parameter, added in the order given. What a plain
 /// `backward()` per micro-batch would leave in `.grad`, to the bit, without touching `.grad`.
 class gradient_sum {
  public:

@@ -1,6 +1,7 @@
 #include "engine/autograd/weight_gradients.hpp"
 
 #include <cassert>
+#include <utility>
 
 namespace troupe::engine {
 namespace {
@@ -8,6 +9,12 @@ namespace {
 thread_local weight_gradient_collector* current_collector = nullptr;
 
 }  // namespace
+
+weight_task cast_when_added(const at::Tensor& weight, std::function<at::Tensor()> compute) {
+  return {.weight = weight,
+          .gradient = [compute, type = weight.scalar_type()] { return compute().to(type); },
+          .add_to = [compute](at::Tensor& sum) { sum.add_(compute()); }};
+}
 
 weight_gradient_collector::weight_gradient_collector() {
   assert(current_collector == nullptr && "one collector at a time on a thread");

@@ -17,6 +17,11 @@ struct weight_task {
   std::function<void(at::Tensor& sum)> add_to = {};
 };
 
+/// Of a gradient that `compute` gives in the arithmetic's type, perhaps 16 bits: in the weight's
+/// type it is cast, and where it is added to a sum the addition reads it as it is.
+[[nodiscard]] weight_task cast_when_added(const at::Tensor& weight,
+                                          std::function<at::Tensor()> compute);
+
 /// While one lives, layers that can split their backward (see `convolve`) compute only the gradient
 /// of their input on this thread and leave the gradient of their weight here, so that the input
 /// gradient can travel on before the weights' are known (Qi et al., "Zero Bubble Pipeline

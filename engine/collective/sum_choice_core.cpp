@@ -54,7 +54,7 @@ std::string words_on_sockets(const std::vector<sum_offer>& replicas, const sum_w
   if (bound == nullptr) return {};
   return bound->stage + ": NCCL's sockets in its process are on " +
          (apart == nullptr ? "the network, which was trusted"
-                           : "loopback, since all replicas shared a machine") +
+                           : "loopback, since all ranks shared a machine") +
          " when they were opened";
 }
 
@@ -93,6 +93,26 @@ result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_
         "by " + first.library + " in its own order, which promises no bits (reduce = \"fast\")",
         sockets};
   return sum_choice{replica_sum_way::ordered, "by " + first.library + " in a fixed order", sockets};
+}
+
+result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
+                                   bool network_is_trusted) {
+  for (const auto* each : {&one, &other})
+    if (each->library.empty())
+      return fail(errc::transport_missing, each->stage + ": " + each->why_not);
+  if (one.library != other.library)
+    return fail(errc::version_mismatch, other.stage + " has " + other.library + " and " +
+                                            one.stage + " has " + one.library +
+                                            "; install the same on all machines");
+  const bool same_machine = !one.machine.empty() && one.machine == other.machine;
+  if (same_machine && one.device == other.device && one.device != "cpu")
+    return fail(errc::bad_config, one.stage + " and " + other.stage + " share " + one.device +
+                                      ", and NCCL takes one rank a GPU; give each stage a GPU of "
+                                      "its own");
+  const std::vector<sum_offer> both{one, other};
+  if (auto why = words_on_sockets(both, {.network_is_trusted = network_is_trusted}); !why.empty())
+    return fail(errc::bad_config, std::move(why));
+  return needs_network(both) ? socket_reach::network : socket_reach::loopback;
 }
 
 socket_reach sockets_for(const std::vector<sum_choice>& stages) {

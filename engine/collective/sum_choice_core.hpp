@@ -49,6 +49,12 @@ struct sum_choice {
 [[nodiscard]] result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas,
                                             const sum_wish& wish);
 
+/// Whether the library can move what two stages in different processes send each other, and what
+/// its sockets use then. Errors, which name a stage and say what to do: transport_missing,
+/// version_mismatch, bad_config.
+[[nodiscard]] result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
+                                                 bool network_is_trusted);
+
 /// What the library's sockets may use in all processes of a run whose stages sum so. One process
 /// may have several stages, so the stage that needs the network decides for all.
 [[nodiscard]] socket_reach sockets_for(const std::vector<sum_choice>& stages);

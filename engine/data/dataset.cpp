@@ -118,6 +118,11 @@ void add_text(running_digest& to, std::string_view text) {
   to.add(std::as_bytes(std::span(text)));
 }
 
+bool is_shortage(const std::error_code& why) {
+  return why == std::errc::too_many_files_open || why == std::errc::too_many_files_open_in_system ||
+         why == std::errc::not_enough_memory;
+}
+
 std::string remedy_of(const std::error_code& why) {
   if (why == std::errc::permission_denied) return "; give this user the right to read it";
   if (why == std::errc::too_many_files_open) return "; raise the limit on open files (ulimit -n)";

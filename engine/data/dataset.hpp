@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "messages/base/error.hpp"
@@ -29,7 +30,19 @@ struct left_out_samples {
   bool operator==(const left_out_samples&) const = default;
 };
 
-/// So many of each split are told; of a source with more of them, the first.
+/// What readers have skipped.
+struct skipped_samples {
+  std::uint64_t times = 0;  ///< A sample counts each time.
+  left_out_samples which = {};
+};
+
+/// What was read of some samples.
+struct partial_batch {
+  batch readable;
+  std::vector<std::int64_t> left_out = {};  ///< Indices of the others, in the order asked for.
+};
+
+/// At most this many of each split are reported: the first ones.
 inline constexpr std::size_t most_left_out_told = 1000;
 
 /// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) returns.
@@ -54,12 +67,19 @@ class dataset {
   /// Labels per sample: the tokens of a sequence.
   [[nodiscard]] virtual std::int64_t labels_per_sample() const { return 1; }
 
-  /// Reads the samples at `indices`, in that order, into memory of the batch's own. An unreadable
+  /// Reads the samples at `indices`, in that order, into memory that the batch owns. An unreadable
   /// sample is skipped and counted (`skipped`), so a batch may be smaller than requested, even
   /// empty; in strict mode it is an error. In both cases its file is named. Errors: bad_data, also
-  /// for an index outside the split.
+  /// for an index outside the split; io_failed where this process lacks descriptors or memory for a
+  /// sample, which is none that cannot be read.
   [[nodiscard]] virtual result<batch> read(split part,
                                            std::span<const std::int64_t> indices) const = 0;
+
+  /// The same, and which samples were skipped. To be overridden by a source that skips any.
+  [[nodiscard]] virtual result<partial_batch> read_partly(
+      split part, std::span<const std::int64_t> indices) const {
+    return read(part, indices).map([](batch whole) { return partial_batch{std::move(whole)}; });
+  }
 
   /// Samples skipped so far because they could not be read.
   [[nodiscard]] virtual std::uint64_t skipped() const { return 0; }
@@ -67,16 +87,16 @@ class dataset {
   /// Which samples could not be read so far. Errors: those of asking another node, as `digest`.
   [[nodiscard]] virtual result<left_out_samples> left_out() const { return left_out_samples(); }
 
-  /// What a user finds a sample by, in the middle of a sentence.
+  /// How a message names a sample to the user, in the middle of a sentence.
   [[nodiscard]] virtual std::string name_of(split part, std::int64_t index) const {
     return (part == split::train ? "training sample " : "test sample ") + std::to_string(index);
   }
 
-  /// Text that is another one once a sample was added, removed or replaced, and the same on every
-  /// host and whenever files were written. It does not take a pass over all samples where those are
-  /// files or large: a folder's are told apart by their names and sizes, large images in memory by
-  /// parts of them. Empty: the source has none, as where it makes its samples. Errors: peer_lost
-  /// and others of asking the node that has the data.
+  /// A text that changes when a sample is added, removed or replaced, and is the same on every host
+  /// and whatever the modification times of files. Computing it does not read every sample in full:
+  /// a folder's samples are identified by their names and sizes, large images in memory by parts of
+  /// them. Empty if the source has no digest, for example because it generates its samples. Errors:
+  /// peer_lost and others of asking the node that has the data.
   [[nodiscard]] virtual result<std::string> digest() const { return std::string(); }
 };
 
@@ -96,8 +116,8 @@ class dataset {
 /// "synthetic:CxHxW:CLASSES[:COUNT]"  COUNT (default 1000) random normal images with uniform random
 ///     labels, and a tenth as many for testing. An image depends on (seed, split, index) alone.
 /// "text[:PATH,..]"  UTF-8 files and folders of files (default /usr/share/common-licenses), joined
-///     and cut into samples of `context` bytes: tokens [context] i64 with the bytes behind them as
-///     labels [context] i64, 256 classes. The last tenth of the text is for testing.
+///     and cut into samples of `context` bytes: tokens [context] i64 with the byte after each
+///     as its label [context] i64, 256 classes. The last tenth of the text is for testing.
 struct dataset_options {
   std::string source;
   std::int64_t context = 128;   ///< Tokens per sample of text.

@@ -2,10 +2,12 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -134,6 +136,7 @@ result<image_tree> scan_tree(const fs::path& root) {
   return tree;
 }
 
+/// Errors: bad_data for what is wrong with the file, io_failed for what this process lacks.
 result<std::vector<std::byte>> read_bytes(const fs::path& file) {
   std::error_code problem;
   const auto size = fs::file_size(file, problem);
@@ -142,7 +145,11 @@ result<std::vector<std::byte>> read_bytes(const fs::path& file) {
     return fail(errc::bad_data, "it has " + std::to_string(size) + " bytes; at most " +
                                     std::to_string(most_image_file_bytes) + " are allowed");
   std::vector<std::byte> bytes(size);
+  errno = 0;
   std::ifstream stream(file, std::ios::binary);
+  const std::error_code refused(errno, std::generic_category());
+  if (!stream && is_shortage(refused))
+    return fail(errc::io_failed, refused.message() + remedy_of(refused));
   stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!stream) return fail(errc::bad_data, "it cannot be read");
   return bytes;
@@ -170,8 +177,16 @@ class folder_dataset final : public dataset {
 
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
-    return read_samples("folder " + of(part).folder.string(), indices, size(part),
-                        [&] { return decode(part, indices); });
+    return read_partly(part, indices).map([](partial_batch all) { return all.readable; });
+  }
+
+  [[nodiscard]] result<partial_batch> read_partly(
+      split part, std::span<const std::int64_t> indices) const override {
+    std::vector<std::int64_t> left_out;
+    auto readable = read_samples("folder " + of(part).folder.string(), indices, size(part),
+                                 [&] { return decode(part, indices, left_out); });
+    if (!readable) return tl::unexpected(readable.error());
+    return partial_batch{std::move(*readable), std::move(left_out)};
   }
 
   [[nodiscard]] result<left_out_samples> left_out() const override {
@@ -218,27 +233,30 @@ class folder_dataset final : public dataset {
     return list.folder / tree_.classes[static_cast<std::size_t>(file.label)] / file.name;
   }
 
-  // Decodes one image into `to`; what is wrong with it, if anything.
-  [[nodiscard]] std::optional<std::string> decode_into(const image_list& list, std::int64_t index,
-                                                       std::span<float> to) const noexcept {
+  // Decodes one image into `to`; what is wrong with it, if anything, or what this process lacks.
+  [[nodiscard]] std::optional<error> decode_into(const image_list& list, std::int64_t index,
+                                                 std::span<float> to) const noexcept {
     try {
       const auto bytes = read_bytes(path_of(list, index));
-      if (!bytes) return bytes.error().text;
+      if (!bytes) return bytes.error();
       const auto image = decode_image(*bytes, image_size_);
-      if (!image) return image.error().text;
+      if (!image) return image.error();
       resampler(image->width, image->height, image_size_).run(image->pixels, normalised, to);
       return std::nullopt;
+    } catch (const std::bad_alloc&) {
+      return error{errc::io_failed, "no memory left"};  // so short that it takes none
     } catch (const std::exception& problem) {
-      return problem.what();
+      return error{errc::bad_data, problem.what()};
     }
   }
 
-  [[nodiscard]] result<batch> decode(split part, std::span<const std::int64_t> indices) const {
+  [[nodiscard]] result<batch> decode(split part, std::span<const std::int64_t> indices,
+                                     std::vector<std::int64_t>& left_out) const {
     const auto& list = of(part);
     auto whole = empty_batch(static_cast<std::int64_t>(indices.size()), sample_shape());
     const auto values = static_cast<std::size_t>(channels * image_size_ * image_size_);
     auto* images = whole.inputs.mutable_data_ptr<float>();
-    std::vector<std::optional<std::string>> problems(indices.size());
+    std::vector<std::optional<error>> problems(indices.size());
     pool_.for_each(indices.size(), [&](std::size_t i) {
       problems[i] = decode_into(list, indices[i], {images + i * values, values});
     });
@@ -246,9 +264,11 @@ class folder_dataset final : public dataset {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (problems[i]) {
-        const auto text = path_of(list, indices[i]).string() + " cannot be used: " + *problems[i];
-        if (strict_) return fail(errc::bad_data, text);
+        const auto& [code, why] = *problems[i];
+        const auto text = path_of(list, indices[i]).string() + " cannot be used: " + why;
+        if (strict_ || code == errc::io_failed) return fail(code, text);
         skip(part, indices[i], text);
+        left_out.push_back(indices[i]);
         continue;
       }
       labels[kept] = list.files[static_cast<std::size_t>(indices[i])].label;

@@ -52,6 +52,9 @@ inline constexpr std::size_t sample_digest_bytes = 16;
 void add_number(running_digest& to, std::uint64_t number);
 void add_text(running_digest& to, std::string_view text);
 
+/// Whether this process lacks something, for which no file can be blamed.
+[[nodiscard]] bool is_shortage(const std::error_code& why);
+
 /// "; raise the limit on open files (ulimit -n)": what to do about the system's refusal to open a
 /// file or folder; empty where its reason says it.
 [[nodiscard]] std::string remedy_of(const std::error_code& why);

@@ -1,9 +1,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "engine/checksums/file_digest.hpp"
@@ -56,9 +58,13 @@ result<std::string> read_text(const std::vector<fs::path>& files) {
   for (const auto& file : files) {
     if (fs::file_size(file) + text.size() > largest_text)
       return fail(errc::bad_data, file.string() + ": the text is longer than 4 GiB");
+    errno = 0;
     std::ifstream stream(file, std::ios::binary);
+    const std::error_code refused(errno, std::generic_category());
+    if (!stream)
+      return fail(is_shortage(refused) ? errc::io_failed : errc::bad_data,
+                  file.string() + ": cannot be read: " + refused.message() + remedy_of(refused));
     std::string part((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-    if (!stream) return fail(errc::bad_data, file.string() + ": cannot be read");
     if (const auto bad = first_bad_byte(part))
       return fail(errc::bad_data,
                   file.string() + ": is not UTF-8 text: byte " + std::to_string(*bad));

@@ -49,6 +49,7 @@ device_streams::device_streams(c10::Device on) : on_(on) {
   if (on.is_cpu()) return;
   compute_ = pool_stream(on);
   copy_ = pool_stream(on);
+  send_ = pool_stream(on);
 }
 
 ready_event device_streams::mark_of(const std::optional<c10::Stream>& stream) {
@@ -66,6 +67,10 @@ at::Tensor device_streams::take(const at::Tensor& tensor, const ready_event& mad
 at::Tensor device_streams::take_for_copies(const at::Tensor& tensor,
                                            const ready_event& made) const {
   return take_on(copy_, tensor, made);
+}
+
+at::Tensor device_streams::take_for_sends(const at::Tensor& tensor, const ready_event& made) const {
+  return take_on(send_, tensor, made);
 }
 
 at::Tensor device_streams::copy_here(const at::Tensor& tensor) const {

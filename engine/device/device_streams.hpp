@@ -24,10 +24,10 @@ struct uploaded_tensor {
 };
 
 /// A device for one stage: a stream that its arithmetic goes to, whichever of the stage's threads
-/// gives it, and one for copies that come from elsewhere. By LibTorch's generic streams and events,
-/// so of any kind of device. On the CPU there are none, and nothing here does anything. The host
-/// waits for nothing but events, and for those only in `to_host`. Thread-safe. Errors are torch's
-/// exceptions.
+/// gives it, one for copies that come from elsewhere, and one for what a collective library sends.
+/// By LibTorch's generic streams and events, so of any kind of device. On the CPU there are none,
+/// and nothing here does anything. The host waits for nothing but events, and for those only in
+/// `to_host`. Thread-safe. Errors are torch's exceptions.
 class device_streams {
  public:
   /// Throws where there is no such device.
@@ -50,6 +50,7 @@ class device_streams {
   };
   [[nodiscard]] scope computing() const { return scope(compute_); }
   [[nodiscard]] scope copying() const { return scope(copy_); }
+  [[nodiscard]] scope sending() const { return scope(send_); }
 
   /// What arithmetic has been given so far.
   [[nodiscard]] ready_event mark() const { return mark_of(compute_); }
@@ -65,6 +66,8 @@ class device_streams {
   [[nodiscard]] at::Tensor take(const at::Tensor& tensor, const ready_event& made) const;
   /// The same for the copies' stream.
   [[nodiscard]] at::Tensor take_for_copies(const at::Tensor& tensor, const ready_event& made) const;
+  /// The same for the stream of sends.
+  [[nodiscard]] at::Tensor take_for_sends(const at::Tensor& tensor, const ready_event& made) const;
 
   /// Begins a copy of a tensor of the host on this device, behind other copies, for `take`. The
   /// calling thread copies it into pinned memory.
@@ -80,6 +83,7 @@ class device_streams {
   c10::Device on_;
   std::optional<c10::Stream> compute_;
   std::optional<c10::Stream> copy_;
+  std::optional<c10::Stream> send_;
 };
 
 /// Bytes that a device has free; nothing where it cannot tell, as the CPU.

@@ -18,7 +18,7 @@ struct evaluated_batch {
   at::Tensor loss;     ///< [] f32: the run's loss, a mean over the labels.
 };
 
-/// A number that an evaluation tells of a model: a mean over the labels of the test data.
+/// A number that evaluations report: a mean over the labels of the test data.
 struct metric {
   /// Its sum over the labels of a micro-batch: one number of any dtype, on the device of the
   /// outputs, which nothing has to wait for. Sums are added in f64, those of a logical replica in
@@ -30,7 +30,7 @@ struct metric {
   std::string key = {};   ///< In the JSON lines, which have "eval_step" already; empty: its name.
 };
 
-/// The metrics that evaluations tell, in this order.
+/// The metrics that evaluations report, in this order.
 using metric_registry = named_values<metric>;
 
 /// accuracy: the share of labels at which the outputs have their largest entry; loss: that of the

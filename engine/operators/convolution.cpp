@@ -139,9 +139,9 @@ weight_task own_task(const at::Tensor& gradient, const at::Tensor& input, const 
 /// The same by oneDNN, in the type of the weight; `cast` is that in the type of the input.
 weight_task onednn_task(const at::Tensor& gradient, const at::Tensor& input,
                         const at::Tensor& weight, const at::Tensor& cast, const sides& how) {
-  return {weight, [gradient, input, cast, how, type = weight.scalar_type()]() -> at::Tensor {
-            return backward_of(gradient_of::weight, gradient, input, cast, how).to(type);
-          }};
+  return cast_when_added(weight, [gradient, input, cast, how] {
+    return backward_of(gradient_of::weight, gradient, input, cast, how);
+  });
 }
 
 /// A convolution's weight for one input: the parameter itself, or copies of it.

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/autograd/weight_gradients.hpp"
@@ -66,19 +67,18 @@ struct linear_function : torch::autograd::Function<linear_function> {
     variable_list out(4);
     if (context->needs_input_grad(0)) out[0] = gradient.mm(cast);
     const auto leave = [&](const at::Tensor& parameter, auto compute) {
+      auto task = cast_when_added(parameter, std::move(compute));
       if (auto* const later = weight_gradient_collector::current())
-        return later->add({parameter, compute}), at::Tensor();
-      return compute();
+        return later->add(std::move(task)), at::Tensor();
+      return task.gradient();
     };
     if (context->needs_input_grad(1))
-      out[1] = leave(weight,
-                     [gradient, rows = rows, asked = weight.size(0),
-                      type = weight.scalar_type()]() -> at::Tensor {
-                       return gradient.t().mm(rows).narrow(0, 0, asked).to(type);
-                     });
+      out[1] = leave(weight, [gradient, rows = rows, asked = weight.size(0)] {
+        return gradient.t().mm(rows).narrow(0, 0, asked);
+      });
     if (bias.defined() && context->needs_input_grad(2))
-      out[2] = leave(bias, [gradient, shape = bias.sizes().vec(), type = bias.scalar_type()] {
-        return at::sum_to(gradient.narrow(1, 0, shape.back()), shape).to(type);
+      out[2] = leave(bias, [gradient, shape = bias.sizes().vec()] {
+        return at::sum_to(gradient.narrow(1, 0, shape.back()), shape);
       });
     return out;
   }

@@ -36,11 +36,11 @@ struct planning {
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.
   bool on_devices = false;           ///< Stages compute on GPUs: the cap is of their memory.
   double sample_bytes = 0;           ///< Of a sample that the model is given.
-  std::vector<bool> recompute = {};  ///< One a layer; empty: none.
+  std::vector<bool> recompute = {};  ///< One per layer; empty: none.
 };
 
 struct stage_prediction {
-  std::vector<layer_range> slices = {};  ///< One a chunk.
+  std::vector<layer_range> slices = {};  ///< One per chunk.
   double forward_s = 0;                  ///< A micro-batch, sending included.
   double backward_s = 0;
   double update_s = 0;  ///< A step.
@@ -58,9 +58,10 @@ struct prediction {
   std::vector<std::size_t> cuts = {};  ///< First layer of each slice after the first.
 };
 
-/// What a partition and number of micro-batches would give: plays the schedule's plan with the
-/// costs of its stages. Where the stages have more threads than the machine cores, a step takes at
-/// least all their work shared among the cores. Errors: bad_config (schedule, cuts).
+/// Predicts a step with a partition and a number of micro-batches: simulates the schedule's plan
+/// with the costs of its stages. If the stages have more threads than the machine has cores, a step
+/// takes at least the time of all their work divided among the cores. Errors: bad_config (schedule,
+/// cuts).
 [[nodiscard]] result<prediction> predict(const cost_model& costs, const planning& how,
                                          std::uint32_t microbatches,
                                          const std::vector<std::size_t>& cuts);

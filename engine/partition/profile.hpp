@@ -14,7 +14,7 @@
 
 namespace troupe::engine {
 
-/// What a profile may take, and who is told how far it is.
+/// The memory that a profile may take, and a callback for its progress.
 struct profile_bounds {
   /// Of memory that this thread's operators may have at one time beside the samples.
   double bytes = std::numeric_limits<double>::infinity();

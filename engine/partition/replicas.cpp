@@ -53,14 +53,14 @@ result<replica_prediction> predict_replicas(const cost_model& costs, const plann
                                       " replicas need as many micro-batches, not " +
                                       std::to_string(microbatches));
   const auto own = (microbatches + replicas - 1) / replicas;  // of the one that has the most
-  const double images = static_cast<double>(how.batch_size) / microbatches;
+  const double samples = static_cast<double>(how.batch_size) / microbatches;
   auto alone = how;
   alone.schedule = {};
   alone.stages = 1;
-  alone.batch_size = static_cast<std::int64_t>(std::ceil(images * own));
+  alone.batch_size = static_cast<std::int64_t>(std::ceil(samples * own));
   const auto step = predict(costs, alone, own, {});
   if (!step) return tl::unexpected(step.error());
-  const auto layers = costs.at(images).layers;
+  const auto layers = costs.at(samples).layers;
   const double at_once =
       std::clamp<double>(how.cores / std::max(1U, how.threads_per_stage), 1, replicas);
   const double adding = replicas > 1 ? adding_s(layers, how) : 0;

@@ -2,7 +2,7 @@
 
 namespace troupe::engine {
 
-/// What a stage needs of memory in bytes, by what it computes on.
+/// The memory that a stage needs, in bytes, by what it computes on.
 struct stage_memory {
   double on_cpu = 0;         ///< Of its process, if it computes on the CPU.
   double on_device = 0;      ///< Of its device's memory, if it computes on a GPU ..

@@ -81,7 +81,7 @@ struct stage_plan {
   bool operator==(const stage_plan&) const = default;
 };
 
-/// A schedule for one step: one entry a stage, stage 0 first. A value type.
+/// A schedule for one step: one entry per stage, stage 0 first. A value type.
 struct plan {
   std::string schedule;  ///< Name of the generator.
   std::uint32_t microbatches = 0;

@@ -31,9 +31,9 @@ struct violation {
                                        std::uint32_t microbatches, std::uint32_t chunks = 1,
                                        step_kind kind = step_kind::training);
 
-/// Whether each stage does what it does in `shorter` in the order of `longer`, which has more
-/// micro-batches: for replicas that wait for each other within forwards and backwards. Weight
-/// gradients do not count. Both have the same stages and chunks.
+/// Whether the actions of each stage in `shorter` are in the order that they have in `longer`,
+/// which has more micro-batches: required of replicas that wait for each other within forwards and
+/// backwards. Weight gradients are not compared. Both have the same stages and chunks.
 [[nodiscard]] bool is_part_of(const plan& shorter, const plan& longer);
 
 }  // namespace troupe::engine

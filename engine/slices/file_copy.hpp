@@ -17,8 +17,8 @@ namespace troupe::engine {
 [[nodiscard]] result<at::Tensor> read_bytes(const std::filesystem::path& file, std::uint64_t first,
                                             std::uint64_t most);
 
-/// A copy of a file that comes in pieces, in their order. It has its name once all of it is there
-/// and synced, and loses it again where its checksums differ. Used by one thread.
+/// A copy of a file that arrives in pieces, in order. It gets its name once it is complete and
+/// synced, and loses it again if its checksums differ. Used by one thread.
 class file_copy {
  public:
   /// Errors: io_failed naming the file, here and below.

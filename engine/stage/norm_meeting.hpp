@@ -20,7 +20,8 @@ class norm_meeting {
 
   /// For the actor.
   void answer(norm_part sum);
-  /// From any thread: who waits, or will, does so no longer. Only the first reason counts.
+  /// From any thread: ends the present wait, and all later ones at once. Only the first reason
+  /// counts.
   void fail(const error& why);
 
  private:

@@ -12,10 +12,10 @@
 
 namespace troupe::engine {
 
-/// What a replica's micro-batches of one step give to the running statistics of a slice.
+/// What a replica's micro-batches of one step contribute to the running statistics of a slice.
 struct step_statistics {
   std::vector<std::uint64_t> which = {};  ///< Indices of the slice's buffers.
-  std::vector<at::Tensor> values = {};    ///< One a micro-batch: those buffers' in turn, [n] f32.
+  std::vector<at::Tensor> values = {};    ///< One per micro-batch: those buffers' in turn, [n] f32.
 
   static void fields(auto& self, auto& f) { f(self.which, self.values); }
 };
@@ -29,7 +29,7 @@ class running_statistics {
   void note(const step_key& step, microbatch_id microbatch,
             const std::vector<fresh_statistic>& fresh);
 
-  /// What was noted of a step, by micro-batch; it is forgotten here.
+  /// Returns the statistics of a step, by micro-batch, and forgets them.
   [[nodiscard]] step_statistics take(const step_key& step);
 
   void forget(const step_key& step) { noted_.erase(step); }

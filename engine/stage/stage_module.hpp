@@ -45,7 +45,7 @@ struct stage_options {
   metric_registry metrics = built_in_metrics();  ///< Of evaluations, on the last stage.
 };
 
-/// What the stage is told of a training step beside its micro-batches.
+/// The terms of a training step, beside its micro-batches.
 struct step_terms {
   std::uint64_t number = 0;  ///< Which training step this is: layers draw their own in each.
   bool reversible = false;   ///< `end` may undo it: running statistics are copied first.
@@ -63,8 +63,9 @@ struct step_terms {
 using gradient_taker =
     std::function<void(std::size_t parameter, std::optional<at::Tensor> gradient)>;
 
-/// Opens a scope: until what it returns is let go, new tensors of the thread that called it lie
-/// where those who take gradients want them. Called by several threads, each for itself.
+/// Opens a scope: until the returned object is released, new tensors of the calling thread are
+/// allocated where the receivers of gradients want them. Called by several threads, each for
+/// itself.
 using gradient_room = std::function<std::shared_ptr<void>()>;
 
 /// What one micro-batch's forward gives.
@@ -75,7 +76,7 @@ struct forward_outcome {
   std::vector<double> metrics = {};  // last stage, evaluation: each one's sum
 };
 
-/// A loss that is on the device yet.
+/// A loss that is still on the device.
 struct waiting_loss {
   microbatch_id microbatch;
   at::Tensor loss;                  // [] f32
@@ -94,15 +95,15 @@ class stage_module {
  public:
   stage_module(model layers, stage_options options);
 
-  /// Before the first forward of a training step. Without it, its key's number counts. `take`:
-  /// given each gradient that is final before the step ends, if the terms say of how many
-  /// micro-batches. `room`: where deferred weight gradients and sums of several gradients that are
-  /// given so are made; empty: where all tensors are.
+  /// To be called before the first forward of a training step; otherwise the number in the step's
+  /// key counts. `take` gets each gradient that is final before the step ends, if the terms say of
+  /// how many micro-batches. `room`: where deferred weight gradients and sums of several gradients
+  /// that `take` gets are allocated; empty: like all tensors.
   void begin(const step_key& step, const step_terms& terms, gradient_taker take = {},
              gradient_room room = {});
 
-  /// After the last backward of a step that was begun. `keep` false puts the running statistics
-  /// back to what they were before it.
+  /// To be called after the last backward of a step that was begun. `keep` false restores the
+  /// running statistics from before the step.
   void end(const step_key& step, bool keep);
 
   /// `input`: activation of the previous stage or inputs, [n, ...]; not written. `labels` [n]
@@ -129,8 +130,8 @@ class stage_module {
   /// order.
   void backward_weights(const step_key& step, microbatch_id microbatch);
 
-  /// Computes a weight's gradient of those that were left to `backward_weights`, for a thread with
-  /// nothing else to do; false if there is none. Only on a CPU: another device is not idle when the
+  /// Computes one of the weight gradients that were left to `backward_weights`, for a thread with
+  /// nothing else to do; false if there is none. Only on a CPU: a device is not idle when the
   /// thread that feeds it is.
   bool work_ahead() { return options_.device.is_cpu() && weights_.work_ahead(); }
 
@@ -157,8 +158,8 @@ class stage_module {
   /// The most they held at once, counted after each forward and backward. Resets it.
   [[nodiscard]] std::uint64_t take_peak_context_bytes() { return contexts_.take_peak_bytes(); }
 
-  /// Whether what a step's contexts hold is final: a helper that came too late is done with it.
-  [[nodiscard]] bool is_settled() const { return !weights_.is_outrun(); }
+  /// Whether what a step's contexts hold is final: no late helper uses it any more.
+  [[nodiscard]] bool are_contexts_final() const { return !weights_.is_outrun(); }
 
   /// Seconds of weight gradients that were computed before their turn. Resets the counter.
   [[nodiscard]] double take_seconds_ahead() { return weights_.take_seconds_ahead(); }

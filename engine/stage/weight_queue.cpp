@@ -82,14 +82,14 @@ void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
   for (auto& each : batches_.front().entries) {
     if (each.failure) std::rethrow_exception(each.failure);
     if (each.state != progress::at_helper && each.state != progress::done)
-      settle(lock, wanted, each);
+      add_gradients_of(lock, wanted, each);
   }
   for (auto& each : batches_.front().entries) {
     if (each.state == progress::done) continue;
     const auto is_back = [&] { return each.state != progress::at_helper; };
     if (!changed_.wait_for(lock, std::max<clock::duration>(last_, least_patience), is_back))
       outrun_ = true;
-    settle(lock, wanted, each);
+    add_gradients_of(lock, wanted, each);
   }
   batches_.pop_front();
   ask_for_help();
@@ -103,7 +103,8 @@ std::vector<at::Tensor> weight_queue::compute(const std::vector<weight_task>& ta
   return gradients;
 }
 
-void weight_queue::settle(std::unique_lock<std::mutex>& held, const key& whose, entry& of) {
+void weight_queue::add_gradients_of(std::unique_lock<std::mutex>& held, const key& whose,
+                                    entry& of) {
   auto tasks = std::exchange(of.tasks, {});
   auto gradients = std::exchange(of.gradients, {});
   const bool computed = of.state == progress::computed;
@@ -129,7 +130,7 @@ bool weight_queue::work_ahead() {
   if (found == earliest->entries.end()) return false;
   const auto begin = clock::now();
   try {
-    settle(lock, earliest->of, *found);
+    add_gradients_of(lock, earliest->of, *found);
   } catch (const std::exception&) {  // not done again: some of it may have been added
     lock.lock();
     found->failure = std::current_exception();

@@ -18,24 +18,24 @@
 
 namespace troupe::engine {
 
-/// A slice's deferred weight gradients: those of one micro-batch after those of the one before. The
-/// stage's thread computes them when their turn in the plan comes, and weight by weight before that
-/// while it has nothing else to do: a gap in its plan is filled, and what ends the gap waits for
-/// one weight at most. Where cores would idle a helper begins too: a thread of the lowest priority,
-/// to which the system gives a core that nobody else wants. So what a stage has too much of is done
-/// on the cores of stages that wait.
+/// A slice's deferred weight gradients, micro-batch by micro-batch. The stage's thread computes
+/// them when their turn in the plan comes, and before that weight by weight while it has nothing
+/// else to do: this fills gaps in its plan, and what ends a gap waits for one weight at most. If
+/// cores would be idle, a helper computes too: a thread of the lowest priority, to which the system
+/// gives a core that nobody else wants. So surplus weight gradients of a stage run on the cores of
+/// stages that wait.
 ///
-/// A helper that lost its core holds nobody up: the stage waits for it about as long as a gradient
-/// takes, then computes this one itself, and what the helper finds comes too late. Sums have the
-/// same bits whoever computes: the stage's thread adds all gradients, in the order of
-/// micro-batches. The price is what the helper has computed ahead: a gradient of each weight, for
-/// two micro-batches at most.
+/// A helper that has lost its core delays nobody: the stage waits for it about as long as a
+/// gradient takes and then computes the gradient itself; the helper's result is dropped. Sums have
+/// the same bits whoever computes, since the stage's thread adds all gradients in the order of
+/// micro-batches. The price is memory for what the helper computed ahead: a gradient of each
+/// weight, for two micro-batches at most.
 ///
 /// A helper is for stages of one intra-op thread. `put`, `finish`, `work_ahead` and the destructor
 /// are called by one thread.
 class weight_queue {
  public:
-  /// A slice of fewer weights has no pieces for gaps: one would be too long.
+  /// A slice of fewer weights is not computed in gaps: one weight would take too long.
   static constexpr std::size_t least_weights = 4;
 
   /// Adds a weight's gradient of a micro-batch to the step's sum, in the thread that calls
@@ -59,7 +59,8 @@ class weight_queue {
   /// if there is none to add now. What a task throws is left for `finish`.
   bool work_ahead();
 
-  /// The helper still computes what came too late, and holds the tensors for it.
+  /// Whether the helper still computes a gradient that comes too late, and holds the tensors for
+  /// it.
   [[nodiscard]] bool is_outrun() const;
 
   /// Seconds of a core spent on gradients before their turn. Resets the counter.
@@ -90,7 +91,7 @@ class weight_queue {
   void help();
   void ask_for_help();
   [[nodiscard]] entry* next_for_helper();
-  void settle(std::unique_lock<std::mutex>& held, const key& whose, entry& of);
+  void add_gradients_of(std::unique_lock<std::mutex>& held, const key& whose, entry& of);
 
   const adder add_;
   mutable std::mutex mutex_;

@@ -15,12 +15,12 @@ namespace troupe::engine {
 /// destructor finishes what was posted and joins.
 class work_thread {
  public:
-  /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`
-  /// is what a debugger or profiler shows (15 characters count). `fill_gap`: called again and again
-  /// in a gap (see `open_gap`), until it returns false: it has done nothing. `failed` is told, on
-  /// this thread, what a task or `fill_gap` threw; tasks go on after that, gaps are not filled any
-  /// more. Must not throw; without it, neither may they. Throws std::system_error where no thread
-  /// can be started.
+  /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`:
+  /// shown by debuggers and profilers (the first 15 characters). `fill_gap` is called repeatedly in
+  /// a gap (see `open_gap`) until it returns false, which means that it had nothing to do. `failed`
+  /// is called on this thread with what a task or `fill_gap` threw, and must not throw itself;
+  /// after that tasks still run, but gaps are no longer filled. Without `failed`, tasks and
+  /// `fill_gap` must not throw. Throws std::system_error if no thread can be started.
   work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {},
               std::function<void(const std::exception&)> failed = {});
   work_thread(const work_thread&) = delete;
@@ -30,8 +30,8 @@ class work_thread {
   /// From any thread.
   void post(std::function<void()> task);
 
-  /// From any thread. Nothing is to be done now: what fills gaps may run, until the next `post`. A
-  /// queue that is empty is no gap, for whoever posts may just be about to.
+  /// From any thread. There is nothing else to do now, so `fill_gap` may run until the next `post`.
+  /// An empty queue alone is no gap, since a task may be about to be posted.
   void open_gap();
 
  private:

@@ -20,10 +20,10 @@ struct edge_place {
   auto operator<=>(const edge_place&) const = default;
 };
 
-/// The sender's side of an edge: what is sent and not yet used by the receiver, never more than the
-/// edge has credits; what exceeds them is held, in order, for its producer cannot be made to wait.
-/// What is offered as logged can be sent once more, to a receiver that takes the place of a lost
-/// one. A pure state machine; each event returns what is to be sent now.
+/// The sender's side of an edge: it tracks what was sent and is not yet used by the receiver, which
+/// is never more than the edge has credits. What exceeds the credits is held, in order, since its
+/// producer cannot wait. What is offered as logged can be sent again, to the replacement of a lost
+/// receiver. A pure state machine; each event returns what is to be sent now.
 class credited_queue {
  public:
   /// `credits`: at least 1.
@@ -32,20 +32,20 @@ class credited_queue {
   /// `is_logged`: it is remembered until `forget_before`.
   [[nodiscard]] std::vector<edge_place> offer(const edge_place& what, bool is_logged = false);
 
-  /// The receiver begins to use it. Errors: stale for an older epoch; bad_frame for what was not
-  /// sent, or was used before.
+  /// The receiver has begun to use a tensor. Errors: stale for an older epoch; bad_frame for what
+  /// was not sent, or was used before.
   [[nodiscard]] result<std::vector<edge_place>> credited(const edge_place& what);
 
-  /// The receiver was lost. Whoever takes its place is to get all that was logged from this step
-  /// on, in the order of its offers, with fresh credits, and nothing before `resume`.
+  /// The receiver was lost. After `resume`, and not before, its replacement gets all that was
+  /// logged from this step on, in the order in which it was offered, with fresh credits.
   void start_over(const step_key& from);
 
-  /// What was started over may be sent.
+  /// The replacement may be sent what it needs.
   [[nodiscard]] std::vector<edge_place> resume();
 
-  /// What was logged of steps before this one is not sent again.
+  /// Forgets what was logged of steps before this one.
   void forget_before(const step_key& first);
-  /// Nor what was logged of this step.
+  /// Forgets what was logged of this step.
   void forget(const step_key& key);
 
   /// Forgets what an older epoch sent, held and logged: its receiver forgets it too.

@@ -19,7 +19,7 @@ struct loss_scaler {
   /// Whether the scale may be what made a step's gradients overflow.
   [[nodiscard]] bool can_fall() const noexcept { return scale > least; }
 
-  /// Hears of a step that is applied (`finite`) or skipped.
+  /// Notes that a step was applied (`finite`) or skipped.
   void hear(bool finite) noexcept;
 
   bool operator==(const loss_scaler&) const = default;

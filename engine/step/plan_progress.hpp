@@ -16,19 +16,21 @@ enum class execution : std::uint8_t {
   planned,  ///< The plan's next action, whatever it waits for.
 };
 
-/// One stage's plan while it is carried out: which of its actions have started and which may be
-/// next. A pure value type.
+/// The progress of one stage through its plan: which actions have started and which may be next. A
+/// pure value type.
 ///
-/// Of the actions that can start the plan's first is the best: a stage leaves the plan's order only
-/// for what it waits for. Four rules say what may come before its turn.
+/// Of the actions that can start, the first in the plan is the best: a stage leaves the plan's
+/// order only while it waits for an input. Four rules say what may run before its turn.
 /// - Micro-batches stay in order within a chunk, among F, among I and B, and among W and B: so each
 ///   sum is made in one order whatever the timing.
-/// - A forward, only into memory that the plan itself never needs. So memory never keeps the plan's
-///   next action from starting, and a stage can always fall back on its plan.
-/// - A whole backward, not before a forward whose turn comes first: it would hold that up for long,
-///   and the stages after it with it.
-/// - A weight gradient does not: once begun it would hold up what arrives a moment later. The gaps
-///   of a stage are for its pieces, see weight_queue.
+/// - A forward runs early only in memory that the plan itself never needs. So memory never keeps
+/// the
+///   plan's next action from starting, and a stage can always fall back on its plan.
+/// - A whole backward does not run before a forward whose turn comes first: it would delay that
+///   forward, and with it the stages after it, for long.
+/// - A weight gradient does not run early: it would delay what arrives a moment later. The gaps of
+/// a
+///   stage are filled with parts of it, see weight_queue.
 /// docs/schedules.md says what each rule gains and what else was tried, and proves that no stage
 /// waits for ever.
 class plan_progress {
@@ -36,8 +38,8 @@ class plan_progress {
   /// `steps` is not null.
   explicit plan_progress(shared_plan steps);
 
-  /// The action to start now; nullopt if none can. `can_start`: what the plan does not know, that
-  /// the inputs of an action are there.
+  /// The action to start now; nullopt if none can. `can_start` says what the plan does not know:
+  /// whether an action's inputs are there.
   [[nodiscard]] std::optional<action> best(const std::function<bool(const action&)>& can_start,
                                            execution how = execution::ready) const;
 

@@ -10,9 +10,9 @@
 
 namespace troupe::engine {
 
-/// The steps that a lost stage may have to do again, where each stage keeps its last versions: the
-/// training steps behind the newest version that all stages are known to have, and the evaluation
-/// steps that not all stages are known to have done. A pure value type.
+/// The steps that the replacement of a lost stage may have to repeat, if each stage's last versions
+/// are kept: the training steps after the newest version that all stages are known to have, and the
+/// evaluation steps that not all stages are known to have finished. A pure value type.
 ///
 /// A version is made every `accumulate` steps, and a stage votes on a step only when its last
 /// version is kept. So the decision on a step says that each stage has the last version before it.
@@ -28,15 +28,15 @@ class replay_window {
   /// An evaluation step has begun.
   void begun_evaluation(const step_key& key) { evaluations_.push_back(key); }
 
-  /// All stages have voted on that step. Returns the first training step that may have to be done
-  /// again. Nothing: none was begun that would be one.
+  /// All stages have voted on that step. Returns the first training step that may have to be
+  /// repeated; nothing if no such step has begun.
   [[nodiscard]] std::optional<step_key> decided(std::uint64_t number);
 
-  /// All stages have done the steps before this one. Returns the evaluation steps that are
-  /// forgotten therefore.
+  /// All stages have finished the steps before this one. Returns the evaluation steps that are
+  /// forgotten as a result.
   [[nodiscard]] std::vector<step_key> done_before(const step_key& first);
 
-  /// Whether nothing was forgotten from this training step on.
+  /// Whether everything from this training step on is remembered.
   [[nodiscard]] bool reaches(const step_key& from) const {
     return !steps_.empty() && steps_.front().second <= from;
   }
@@ -55,8 +55,7 @@ class replay_window {
 [[nodiscard]] std::optional<std::uint64_t> newest_common(
     const std::vector<std::vector<std::uint64_t>>& of_stages, std::uint64_t last);
 
-/// What is known of stages that were lost, one or several, when others are to do their last steps
-/// again.
+/// What is known of lost stages, one or several, when replacements are to repeat their last steps.
 struct lost_stages {
   std::vector<std::vector<std::uint64_t>> versions = {};  ///< Of each: which are kept.
   std::uint64_t begun = 0;                                ///< The last training step; 0: none.
@@ -64,9 +63,10 @@ struct lost_stages {
   std::vector<std::uint64_t> unanswered = {};
 };
 
-/// The version that all of them start from: what one needs of another is computed again by both.
-/// It is the newest one before the last training step and before each unanswered one, so a stage
-/// that does steps again itself gets all it needs. Nothing: none is kept of all.
+/// The version that all replacements start from, so that what one needs of another is computed
+/// again by both. It is the newest one before the last training step and before each unanswered
+/// one, so that a stage that is itself repeating steps gets all it needs. Nothing: there is none of
+/// all stages.
 [[nodiscard]] std::optional<std::uint64_t> version_for(const lost_stages& all);
 
 }  // namespace troupe::engine

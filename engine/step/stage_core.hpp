@@ -55,7 +55,7 @@ struct send_output {
   bool operator==(const send_output&) const = default;
 };
 
-/// Effect: what came for this chunk on this edge is used; its sender may send one more.
+/// Effect: what this edge brought for this chunk is in use; its sender may send one more.
 struct grant_credit {
   step_key key;
   edge from = edge::input;
@@ -80,21 +80,22 @@ using stage_effects = std::vector<stage_effect>;
 /// a time: the best that can start, see `plan_progress`. Steps run in the order of their
 /// announcement, and after a training step nothing starts before its `update_done`.
 ///
-/// Each chunk has edges of its own, with credits of their own, that bound what waits at a receiver.
-/// What an action of a training step makes is held until it has a credit: to wait for one before
-/// could lock plans whose stages mix their work differently. What is held is bounded all the same,
-/// by the memory caps: an output belongs to a micro-batch that this stage keeps for its backward, a
-/// gradient to one that the stage before keeps. In an evaluation step nothing is kept, and a stage
-/// of one chunk, which has no order to choose, starts a forward only when its output has a credit.
-/// No plan that `check` accepts waits for ever, whatever the credits and the timing
+/// Each chunk has its own edges, with their own credits, which bound what waits at a receiver. The
+/// output of an action of a training step is held until it has a credit: an action that waited for
+/// the credit first could deadlock plans whose stages order their work differently. The memory caps
+/// still bound what is held: an output belongs to a micro-batch that this stage keeps for its
+/// backward, a gradient to one that the stage before keeps. In an evaluation step nothing is kept,
+/// and a stage of one chunk, which has no order to choose, starts a forward only when its output
+/// has a credit. No plan that `check` accepts deadlocks, whatever the credits and the timing
 /// (docs/schedules.md has the proof).
 ///
-/// An announcement of a newer epoch gives the older one up: its steps and arrivals are forgotten,
-/// and only an action that still runs is waited for (its shell drops the result).
+/// An announcement of a newer epoch ends the older one: its steps and arrivals are forgotten, and
+/// only an action that still runs is waited for (the shell drops its result).
 ///
-/// Where edges are logged a neighbour may be lost and another stage take its place, which does its
-/// part of the last steps again: `start_over`. It is sent once more what it needs, and
-/// what it sends once more, and was used here, is not used again (docs/recovery.md).
+/// If edges are logged, a lost neighbour can be replaced by another stage, which repeats the last
+/// steps
+/// (`start_over`). It is sent again what it needs, and what it sends again is ignored if it was
+/// used here before (docs/recovery.md).
 ///
 /// A refused event changes nothing, except a `begin` refused for what arrived early: that step
 /// cannot succeed, and its early arrivals are dropped.
@@ -131,8 +132,9 @@ class stage_core {
                                                        microbatch_id microbatch,
                                                        std::uint32_t chunk = 0);
 
-  /// The slice after `chunk` uses its activation (edge::input), or the one before it its gradient.
-  /// Errors: stale for an older epoch; bad_frame for what was not sent, or was used before.
+  /// The slice after `chunk` has begun to use its activation (edge::input), or the slice before it
+  /// its gradient. Errors: stale for an older epoch; bad_frame for what was not sent, or was used
+  /// before.
   [[nodiscard]] result<stage_effects> credit_arrived(edge on, const step_key& key,
                                                      microbatch_id microbatch,
                                                      std::uint32_t chunk = 0);
@@ -149,26 +151,27 @@ class stage_core {
   /// one that is not finished or needs no update.
   [[nodiscard]] result<stage_effects> update_done(const step_key& key);
 
-  /// Another stage, or feeder, has taken the place of the one at these edges, and does all steps
-  /// from `from` on again that were not forgotten. What had come from there and is not used is
-  /// forgotten, for it comes again. What is used is expected once more. Nothing is sent there
-  /// before `resume`.
+  /// Another stage or feeder has replaced the one at these edges, and repeats all steps from `from`
+  /// on that were not forgotten. What had arrived from there and is not in use is dropped, since it
+  /// comes again; what is in use is expected to arrive again. Nothing is sent there before
+  /// `resume`.
   void start_over(const shared_edges& which, const step_key& from);
 
-  /// What was started over may be sent.
+  /// The replacement may be sent what it needs.
   [[nodiscard]] stage_effects resume();
 
-  /// No step before this one has to be sent again.
+  /// Forgets what was logged of steps before this one: nobody needs it again.
   void forget_before(const step_key& first);
-  /// Nor has this one, which is over. A stage that did it again may still hold what its receiver
-  /// will not use: that is sent all the same.
+  /// Forgets what was logged of this step, which is over. A stage that has repeated it may still
+  /// hold outputs that its receiver will not use: they are sent all the same.
   void forget(const step_key& key);
 
   /// Whether a chunk's output waits for a credit of its edge.
   [[nodiscard]] bool holds(edge on, const step_key& key, microbatch_id microbatch,
                            std::uint32_t chunk = 0) const;
 
-  /// Whether this comes once more and was used: its arrival only gives its sender a credit back.
+  /// Whether this was used before and has come again: its arrival only returns a credit to its
+  /// sender.
   [[nodiscard]] bool is_repeat(edge what, const step_key& key, microbatch_id microbatch,
                                std::uint32_t chunk = 0) const {
     return again_.contains({what, key, {chunk, microbatch}});

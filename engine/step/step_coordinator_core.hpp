@@ -14,22 +14,22 @@
 
 namespace troupe::engine {
 
-/// By what a coordinator decides.
+/// The rules by which a coordinator decides.
 struct step_coordinator_rules {
   std::uint32_t stages = 1;  ///< Of all replicas, those of one replica after those of another.
   bool skip = false;         ///< A step that is not finite is left out; else it ends the run.
   double clip_norm = 0;      ///< Largest norm of all stages' gradients together; 0: any.
-  /// Where the loss scale follows the gradients: one that they may have overflowed with falls, and
-  /// the step is left out whatever `skip` says.
+  /// Set if the loss scale is dynamic: when gradients may have overflowed because of the scale, it
+  /// falls and the step is skipped whatever `skip` says.
   std::optional<loss_scaler> scaler = {};
   std::uint32_t replicas = 1;
-  /// Steps between two versions of a stage: a stage that does steps again may vote once more on so
-  /// many of the last ones that were decided.
+  /// Steps between two versions of a stage: a stage that repeats steps may vote again on this many
+  /// of the last ones that were decided.
   std::uint32_t accumulate = 1;
 };
 
-/// Decides for all stages of a run alike what becomes of each training step: applied, with which
-/// scale, or left out. Each stage votes once a step. A pure state machine.
+/// Decides for all stages of a run whether a training step is applied, and with which scale, or
+/// skipped. Each stage votes once per step. A pure state machine.
 class step_coordinator_core {
  public:
   static constexpr std::size_t max_open = 64;  ///< Steps that not all stages have voted on.

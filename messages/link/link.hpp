@@ -16,8 +16,8 @@
 
 namespace troupe::messages {
 
-/// What a link tells its owner. All are called on the link's own thread, one at a time, and must
-/// neither block nor throw. For each peer: `on_peer_up`, then any number of `on_frame`, then
+/// What a link reports to its owner. All are called on the link's own thread, one at a time, and
+/// must neither block nor throw. For each peer: `on_peer_up`, then any number of `on_frame`, then
 /// `on_peer_down` once, unless the link is destroyed before.
 struct link_events {
   /// A connection stands, made by us or by the other side. Nothing is known of the peer yet.
@@ -26,8 +26,8 @@ struct link_events {
   std::function<void(peer_id, frame)> on_frame;
   /// The connection is gone; `error` says why. Sends still in flight have completed with it.
   std::function<void(peer_id, error)> on_peer_down;
-  /// A connection that came in was not admitted; `error` says whose and why. At most as many as the
-  /// link hears: see docs/security.md. May be empty.
+  /// An incoming connection was not admitted; `error` says whose and why. Not called for
+  /// connections that are turned away unheard: see docs/security.md. May be empty.
   std::function<void(error)> on_refused = {};
 };
 
@@ -50,11 +50,10 @@ struct link_stats {
 };
 
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
-/// link's thread, says goodbye to nobody and completes what is in flight with errc::cancelled; its
-/// peers see it go. Not to be destroyed from its own events.
-/// `send`, `connect`, `close`, `post` and `stats` may be called from any thread, also from the
-/// events.
-/// Nothing limits how much may be handed to `send`: it is the caller's credits that do.
+/// link's thread without a farewell to peers and completes what is in flight with errc::cancelled;
+/// peers notice that the link is gone. Not to be destroyed from its own events. `send`, `connect`,
+/// `close`, `post` and `stats` may be called from any thread, also from the events. The link does
+/// not limit how much is handed to `send`: the caller's credits do.
 class link {
  public:
   using completion = std::function<void(result<void>)>;
@@ -65,10 +64,10 @@ class link {
   link& operator=(const link&) = delete;
   virtual ~link() = default;
 
-  /// Starts accepting peers and returns the address where they come in. `address` is "host:port"
-  /// (port 0: any free one), or empty for whatever suits the link. Called again, it is met at the
-  /// new address and no more at the one before; its peers stay. Errors: address_unavailable, and
-  /// it is met where it was.
+  /// Starts accepting peers and returns the address to connect to. `address` is "host:port" (port
+  /// 0: any free one), or empty for whatever suits the link. Called again, the link accepts peers
+  /// at the new address instead of the old one; connected peers stay. Errors: address_unavailable,
+  /// io_failed without descriptors, after which the old address remains.
   [[nodiscard]] virtual result<std::string> listen(const std::string& address) = 0;
 
   /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`. A
@@ -89,14 +88,15 @@ class link {
   /// and sends in flight fail with `reason` at once.
   virtual void close(peer_id peer, error reason) = 0;
 
-  /// Runs `what` on the link's thread, in the order of the calls and never inside an event: as late
-  /// as anything else that a stuck or starved thread does. Dropped if the link ends first.
+  /// Runs `what` on the link's thread, in the order of the calls and never inside an event. If that
+  /// thread is stuck or starved, this is as late as everything else on it. Dropped if the link ends
+  /// first.
   virtual void post(std::function<void()> what) = 0;
 
   [[nodiscard]] virtual link_stats stats() const = 0;
 
-  /// Whether tensors may be sent from where they lie in that device's memory. Else whoever sends
-  /// them brings them to the host first. A transport that moves such memory itself says so here.
+  /// Whether tensors may be sent from that device's memory. If not, the sender copies them to the
+  /// host first. A transport that moves such memory itself overrides this.
   [[nodiscard]] virtual bool moves(const device_ref& from) const { return from.is_host(); }
 
   /// Memory whose floating-point tensors this link lends to peers on the same machine instead of

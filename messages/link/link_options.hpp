@@ -14,7 +14,7 @@
 
 namespace troupe::messages {
 
-/// What carries frames between processes, once they have met at the door and proved themselves.
+/// What carries frames between processes, once they have met and proved that they know the secret.
 enum class link_transport : std::uint8_t {
   shm,      ///< UCX's shared memory, inside one machine. No port is open at all.
   tcp,      ///< The door's own TCP connection, each byte encrypted and authenticated.
@@ -32,10 +32,10 @@ struct link_options {
   bool has_inside_door = false;
   limits bounds = {};  ///< Of frames sent and received.
 
-  /// Bytes of one peer that are handed to the carrier and not delivered, at most; the rest waits at
-  /// our side. At least one chunk is always under way. A control frame over TCP waits for what is
-  /// before it in the socket, so there this is small; over shared memory more only falls out of the
-  /// caches. 0: 1 MiB over tcp, 4 MiB over shm.
+  /// The most bytes for one peer that are handed to the carrier and not delivered; the rest waits
+  /// on this side. At least one chunk is always under way. Over TCP a control frame waits for
+  /// everything before it in the socket, so the number is small there; over shared memory more
+  /// would only fall out of the caches. 0: 1 MiB over tcp, 4 MiB over shm.
   std::uint64_t in_flight_bytes = 0;
   /// Tensors travel in pieces of this size. 0: half of `in_flight_bytes`.
   std::uint64_t chunk_bytes = 0;
@@ -47,8 +47,8 @@ struct link_options {
   std::chrono::milliseconds handshake_timeout{5'000};  ///< For a peer that connected to us.
   std::chrono::milliseconds linger{2'000};  ///< For a closed peer to confirm, before it is dropped.
   std::uint32_t peers = 1024;               ///< Connections at most.
-  /// Handshakes of peers that connected to us, at most. One more pushes out the oldest of whoever
-  /// has the most of them open, and an honest peer that was pushed out comes again.
+  /// The most handshakes of peers that connected to us. One more closes the oldest handshake of the
+  /// host that has the most of them open; an honest peer whose handshake was closed connects again.
   std::uint32_t handshakes = 128;
 
   /// What peers must know, as we must. Empty: anybody may connect who reaches a loopback address,

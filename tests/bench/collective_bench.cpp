@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <caf/all.hpp>
 #include <chrono>
 #include <csignal>
@@ -38,6 +37,7 @@
 #include "engine/stage/work_thread.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
+#include "tests/flags.hpp"
 
 namespace troupe::bench {
 
@@ -483,17 +483,13 @@ bool bench_link(const options& chosen, const std::string& link) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures sums over two replicas of a stage in two processes");
+  troupe::tests::flags line("Measures sums over two replicas of a stage in two processes");
   options chosen;
-  app.add_option("--only", chosen.only, "Links to measure")
-      ->delimiter(',')
-      ->check(CLI::IsMember(chosen.only));
-  app.add_option("--megabytes", chosen.megabytes, "Gradients of each, in 10^6 bytes")
-      ->check(CLI::Range(8, 2'000));
-  app.add_option("--rounds", chosen.rounds, "Sums; the first three are not counted")
-      ->check(CLI::Range(6, 1'000));
-  app.add_flag("--json", chosen.json, "One JSON object a line");
-  CLI11_PARSE(app, argc, argv);
+  line.texts("--only", chosen.only, "Links to measure", chosen.only);
+  line.number("--megabytes", chosen.megabytes, "Gradients of each, in 10^6 bytes", 8, 2'000);
+  line.number("--rounds", chosen.rounds, "Sums; the first three are not counted", 6, 1'000);
+  line.flag("--json", chosen.json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
   // As a stage's threads have it. Helpers of the arithmetic that prepares and checks would spin on,
   // beside the sum.
   at::set_num_threads(1);

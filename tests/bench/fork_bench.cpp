@@ -6,7 +6,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/neg.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "actors/futures/fork.hpp"
 #include "actors/futures/pool.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -52,12 +52,12 @@ int nest(pool& on, int levels) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures what a fork and a wait cost");
+  troupe::tests::flags line("Measures what a fork and a wait cost");
   unsigned threads = 2;
   bool json = false;
-  app.add_option("--threads", threads, "Threads of the pool")->check(CLI::Range(1, 1024));
-  app.add_flag("--json", json, "One JSON object a line");
-  CLI11_PARSE(app, argc, argv);
+  line.number("--threads", threads, "Threads of the pool", 1, 1024);
+  line.flag("--json", json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
 
   const figures out(json);
   pool on({.threads = threads});

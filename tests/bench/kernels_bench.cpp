@@ -12,7 +12,6 @@
 #include <c10/util/BFloat16.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -27,6 +26,7 @@
 #include "engine/operators/convolution.hpp"
 #include "engine/operators/weight_copies.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -268,21 +268,19 @@ void measure(const options& chosen) {
 
 int main(int argc, char** argv) {
   options chosen;
-  CLI::App app(
+  troupe::tests::flags line(
       "kernels_bench: convolutions by Troupe's kernel, and with copies of weights, beside "
       "oneDNN's");
-  app.add_flag("--json", chosen.json, "One JSON object a line");
-  app.add_option("--type", chosen.type, "Numbers of the operands")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
-  app.add_option("--network", chosen.network, "Whose convolutions")
-      ->check(CLI::IsMember({"resnet50", "resnet18"}));
-  app.add_option("--images", chosen.images, "Images of a micro-batch")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", chosen.rounds, "Times of each")->check(CLI::PositiveNumber);
-  app.add_option("--threads", chosen.threads, "Intra-op threads")->check(CLI::PositiveNumber);
-  app.add_option("--only", chosen.only, "Layers whose names begin like this");
-  app.add_option("--with", chosen.with, "Instruction set of Troupe's kernel")
-      ->check(CLI::IsMember({"best", "portable", "avx2", "avx512"}));
-  CLI11_PARSE(app, argc, argv);
+  line.flag("--json", chosen.json, "One JSON object a line");
+  line.text("--type", chosen.type, "Numbers of the operands", {"fp32", "bf16"});
+  line.text("--network", chosen.network, "Whose convolutions", {"resnet50", "resnet18"});
+  line.number("--images", chosen.images, "Images of a micro-batch", 1);
+  line.number("--rounds", chosen.rounds, "Times of each", 1);
+  line.number("--threads", chosen.threads, "Intra-op threads", 1);
+  line.text("--only", chosen.only, "Layers whose names begin like this");
+  line.text("--with", chosen.with, "Instruction set of Troupe's kernel",
+            {"best", "portable", "avx2", "avx512"});
+  if (const auto end = line.read(argc, argv)) return *end;
   at::set_num_threads(chosen.threads);
   const at::NoGradGuard no_grad;
   measure(chosen);

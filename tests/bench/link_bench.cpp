@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -23,6 +22,7 @@
 #include "tests/bench/figures.hpp"
 #include "tests/bench/raw_sealed.hpp"
 #include "tests/bench/raw_ucx.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -243,26 +243,21 @@ void bench_socket(const figures& out, const std::vector<int>& sizes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures a link");
+  troupe::tests::flags line("Measures a link");
   bool raw = false;
   bool socket = false;
   bool json = false;
   std::string listen_at, connect_to;
   std::vector<std::string> only{"shm", "tcp"};
   std::vector<int> sizes{1, 8, 64};
-  app.add_flag("--raw", raw, "Measure UCX without our link");
-  app.add_flag("--socket", socket, "Measure a TCP socket and a cipher without our link")
-      ->excludes(app.get_option("--raw"));
-  app.add_option("--listen", listen_at, "Serve a client of another machine");
-  app.add_option("--to", connect_to, "Measure sealed tcp to another machine");
-  app.add_flag("--json", json, "One JSON object a line");
-  app.add_option("--only", only, "Which transports")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "tcp"}));
-  app.add_option("--mebibytes", sizes, "Sizes of tensors")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
-  CLI11_PARSE(app, argc, argv);
+  line.flag("--raw", raw, "Measure UCX without our link");
+  line.flag("--socket", socket, "Measure a TCP socket and a cipher without our link", "--raw");
+  line.text("--listen", listen_at, "Serve a client of another machine");
+  line.text("--to", connect_to, "Measure sealed tcp to another machine");
+  line.flag("--json", json, "One JSON object a line");
+  line.texts("--only", only, "Which transports", {"shm", "tcp"});
+  line.numbers("--mebibytes", sizes, "Sizes of tensors", 1, 1024);
+  if (const auto end = line.read(argc, argv)) return *end;
   if (!listen_at.empty()) return serve_elsewhere(listen_at), 0;
   if (!connect_to.empty()) return bench_elsewhere(figures(json), connect_to, sizes), 0;
   if (socket) return bench_socket(figures(json), sizes), 0;

@@ -15,7 +15,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -29,6 +28,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -155,14 +156,12 @@ class direction {
 
 int main(int argc, char** argv) {
   cable of;
-  CLI::App app("A slow, long, bad cable between two network namespaces");
-  app.add_option("--end", of.ends, "PID:NAME, twice")->required()->expected(2);
-  app.add_option("--gbits", of.gbits, "1e9 bits a second each way; 0: no bound")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--ms", of.ms, "Milliseconds that a frame travels")->check(CLI::NonNegativeNumber);
-  app.add_option("--loss", of.loss, "Share of the frames that is lost")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", of.seed, "Of what is lost");
-  CLI11_PARSE(app, argc, argv);
+  troupe::tests::flags line("A slow, long, bad cable between two network namespaces");
+  line.repeated("--end", of.ends, "PID:NAME, twice", 2);
+  line.number("--gbits", of.gbits, "1e9 bits a second each way; 0: no bound", 0);
+  line.number("--ms", of.ms, "Milliseconds that a frame travels", 0);
+  line.number("--loss", of.loss, "Share of the frames that is lost", 0, 1);
+  line.number("--seed", of.seed, "Of what is lost", 0);
+  if (const auto end = line.read(argc, argv)) return *end;
   carry(of);
 }

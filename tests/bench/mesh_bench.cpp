@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <caf/all.hpp>
@@ -25,6 +24,7 @@
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -181,16 +181,17 @@ void bench_mesh(const figures& out, const std::string& link, std::size_t count, 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures how processes of one machine connect to each other, each to all");
+  troupe::tests::flags line(
+      "Measures how processes of one machine connect to each other, each to all");
   std::size_t count = 64;
   std::vector<std::string> links{"shm", "tcp"};
   int times = 1;
   bool json = false;
-  app.add_option("--times", times, "How often other processes meet")->check(CLI::PositiveNumber);
-  app.add_option("--processes", count, "How many")->check(CLI::Range(2, 256));
-  app.add_option("--link", links, "Over what")->delimiter(',')->check(CLI::IsMember(links));
-  app.add_flag("--json", json, "One JSON object a line");
-  CLI11_PARSE(app, argc, argv);
+  line.number("--times", times, "How often other processes meet", 1);
+  line.number("--processes", count, "How many", 2, 256);
+  line.texts("--link", links, "Over what", links);
+  line.flag("--json", json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
   std::signal(SIGPIPE, SIG_IGN);
   const figures out(json);
   for (const auto& link : links) bench_mesh(out, link, count, times);

@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <caf/all.hpp>
@@ -27,6 +26,7 @@
 #include "actors/wire/lendable.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
+#include "tests/flags.hpp"
 
 namespace troupe::bench {
 
@@ -333,17 +333,14 @@ void bench_actors(const figures& out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures requests between actors");
+  troupe::tests::flags line("Measures requests between actors");
   options chosen;
-  app.add_option("--only", chosen.only, "What to measure")
-      ->delimiter(',')
-      ->check(CLI::IsMember(chosen.only));
-  app.add_option("--requests", chosen.requests, "Requests of a pipelined run")
-      ->check(CLI::Range(8'192, 1'000'000'000));
-  app.add_flag("--small", chosen.small, "No tensors");
-  app.add_flag("--cheap", chosen.cheap, "Requests to an actor that the link's thread runs");
-  app.add_flag("--json", chosen.json, "One JSON object a line");
-  CLI11_PARSE(app, argc, argv);
+  line.texts("--only", chosen.only, "What to measure", chosen.only);
+  line.number("--requests", chosen.requests, "Requests of a pipelined run", 8'192, 1'000'000'000);
+  line.flag("--small", chosen.small, "No tensors");
+  line.flag("--cheap", chosen.cheap, "Requests to an actor that the link's thread runs");
+  line.flag("--json", chosen.json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
   const auto asked = [&](const char* name) {
     return std::ranges::find(chosen.only, name) != chosen.only.end();
   };

@@ -6,13 +6,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "optimizers/algorithms.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -138,12 +138,12 @@ class contest_runner {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures the steps of optimizers");
+  troupe::tests::flags line("Measures the steps of optimizers");
   bool json = false;
   int runs = 15;
-  app.add_flag("--json", json, "One JSON object a line");
-  app.add_option("--runs", runs, "Steps that are measured")->check(CLI::Range(1, 10'000));
-  CLI11_PARSE(app, argc, argv);
+  line.flag("--json", json, "One JSON object a line");
+  line.number("--runs", runs, "Steps that are measured", 1, 10'000);
+  if (const auto end = line.read(argc, argv)) return *end;
 
   at::set_num_threads(1);
   const std::vector<contest> contests{

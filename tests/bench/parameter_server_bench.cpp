@@ -14,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <caf/all.hpp>
 #include <chrono>
@@ -36,6 +35,7 @@
 #include "actors/wire/lendable.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -152,7 +152,7 @@ struct mirror_state {
 caf::behavior mirror(caf::stateful_actor<mirror_state>* self, const engine::tensor_batch& values) {
   self->state.values = values;
   return {[self](const push_gradients& in) {
-    return pushed{in.what.base, in.what.base, self->state.values};
+    return gradients_pushed{in.what.base, in.what.base, self->state.values};
   }};
 }
 
@@ -289,9 +289,9 @@ class worker {
   }
 
   void exchange(const std::vector<caf::actor>& mirrors, const push_gradients& load) {
-    std::vector<future<pushed>> asked;
+    std::vector<future<gradients_pushed>> asked;
     for (const auto& each : mirrors)
-      asked.push_back(here_.ask->request<pushed>(each, load, patience));
+      asked.push_back(here_.ask->request<gradients_pushed>(each, load, patience));
     for (const auto& each : asked)
       if (const auto answer = each.get(); !answer) die(answer.error().text);
   }
@@ -362,19 +362,15 @@ void bench_link(const figures& out, const options& chosen, const std::string& li
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures a parameter server");
+  troupe::tests::flags line("Measures a parameter server");
   options chosen;
-  app.add_option("--only", chosen.only, "Links to measure")
-      ->delimiter(',')
-      ->check(CLI::IsMember(chosen.only));
+  line.texts("--only", chosen.only, "Links to measure", chosen.only);
   std::vector<std::string> names;
   for (const auto& each : settings) names.push_back(each.name);
-  app.add_option("--settings", chosen.settings, "Models to serve")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names));
-  app.add_option("--rounds", chosen.rounds, "How often")->check(CLI::Range(1, 1'000'000));
-  app.add_flag("--json", chosen.json, "One JSON object a line");
-  CLI11_PARSE(app, argc, argv);
+  line.texts("--settings", chosen.settings, "Models to serve", names);
+  line.number("--rounds", chosen.rounds, "How often", 1, 1'000'000);
+  line.flag("--json", chosen.json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
   const figures out(chosen.json);
   for (const auto& link : chosen.only)
     bench_link(out, chosen, link,

@@ -32,6 +32,8 @@ RUN_S = 240.0
 LOSSES = 100
 STEPS_BETWEEN = 2
 CUTS = 10
+TRAINERS = 30
+FROM_MEMORY = "from versions that were kept in memory"
 ENDLESS = "1000000"
 SMALL = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-size", "16",
          "--micro-batches", "4", "--optimizer", "sgd", "--momentum", "0.9", "--no-eval",
@@ -51,7 +53,7 @@ LONG_S = 1800.0
 REFERENCE_S = 300.0
 LEAST_COMMON = 50  # steps
 LONG_STAGES = 3
-INTERRUPTED = 130  # the exit code after Ctrl-C
+ENDED_BY_SIGNAL = 128  # and the signal's number is the exit code
 
 
 def children_of(pid: int) -> dict[str, int]:
@@ -129,7 +131,7 @@ class Run:
             lines = new[:new.rfind(b"\n") + 1]
             self.read += len(lines)
             text = lines.decode(errors="replace")
-            self.goes_on += replays_in(text) + text.count("the run goes on behind step")
+            self.goes_on += replays_in(text) + text.count("the run goes on after step")
             return self.goes_on >= number
         return self.wait_until(is_said)
 
@@ -154,10 +156,10 @@ class Run:
             self.fail()
         return self.seconds()
 
-    def interrupt(self) -> None:
+    def interrupt(self, by: signal.Signals = signal.SIGINT) -> None:
         """Ends it in order before its last step. Fails where it ends otherwise."""
-        self.child.send_signal(signal.SIGINT)
-        if self.child.wait(RUN_S) != INTERRUPTED:
+        self.child.send_signal(by)
+        if self.child.wait(RUN_S) != ENDED_BY_SIGNAL + by:
             self.fail()
 
     def seconds(self) -> list[float]:
@@ -217,6 +219,40 @@ def measure_losses(stages: int, understudies: int = 0,
         say_figure("survivors_computed_again", computed_again(run.said()), "actions")
         say_figure("usual_step", statistics.median(run.seconds()), "s")
     return measure
+
+
+def trainer_of(watcher: int) -> int:
+    """The one of a watching process's children that has started nodes; 0: it has not yet."""
+    for task in Path(f"/proc/{watcher}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                if children_of(int(child)):
+                    return int(child)
+    return 0
+
+
+def measure_trainers(folder: Path) -> None:
+    """From the kill of a trainer, whose stages end with it, to the first step that the next trainer
+    tells, which goes on from memory. There is no checkpoint before the end."""
+    say_state(folder, 2)
+    run = Run(folder, [*SMALL, "--stages", "2", "--steps", ENDLESS, "--on-fault", "recover",
+                       "--max-restarts", str(TRAINERS), "--checkpoint-dir", str(folder / "kept"),
+                       "--resume", "auto"])
+    gaps = []
+    for number in range(TRAINERS):
+        run.wait_for(lines_of(run.steps) + STEPS_BETWEEN)
+        os.kill(trainer_of(run.child.pid), signal.SIGKILL)
+        lost = time.monotonic()
+        run.wait_until(lambda said=number + 1: run.said().count(FROM_MEMORY) >= said)
+        gaps.append(run.wait_for(lines_of(run.steps) + 1) - lost)
+    run.interrupt(signal.SIGTERM)  # where SIGINT is ignored, a process that watches leaves it so
+    say_times("to_next_step", gaps)
+    # Each trainer begins a file of its own and gives the one before another name.
+    told = [line["step"] for file in folder.glob(f"{run.steps.name}*")
+            for line in harness.json_lines(file.read_text()) if "step" in line]
+    say_figure("steps_told_twice", len(told) - len(set(told)), "steps")
+    say_figure("steps_not_told", max(told) - len(set(told)), "steps")
+    say_figure("usual_step", statistics.median(run.seconds()), "s")
 
 
 def measure_unreachable(folder: Path) -> None:
@@ -404,7 +440,7 @@ def measure_faults(*faults: Callable[[Run, int], None]) -> Callable[[Path], None
         log = run.said()
         say_figure("faults", count, "faults")
         say_figure("replayed", replays_in(log), "replays")
-        say_figure("went_back", log.count("the run goes on behind step"), "returns")
+        say_figure("went_back", log.count("the run goes on after step"), "returns")
         say_figure("steps_a_second_calm", calm_steps / calm_s, "1/s")
         say_figure("steps_a_second", rate, "1/s")
         say_figure("kept", 100 * rate * calm_s / calm_steps, "%")
@@ -417,7 +453,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "kill.understudy": measure_losses(2, understudies=1),
     "stopped.two_stages": measure_losses(2, by=signal.SIGSTOP),
     "stopped.understudy": measure_losses(2, understudies=1, by=signal.SIGSTOP),
-    "unreachable.three_hosts": measure_unreachable,
+    "kill.trainer": measure_trainers, "unreachable.three_hosts": measure_unreachable,
     "price.resnet50": measure_price(), "price.resnet50_tcp": measure_price("--link", "tcp"),
     "checkpoints.price": measure_checkpoints, "checkpoints.files": measure_files,
     "faults.kills": measure_faults(kill),

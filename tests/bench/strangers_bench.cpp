@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -19,6 +18,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +30,7 @@
 #include "tests/bench/crowd.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/chaos/trial.hpp"
+#include "tests/flags.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/process_sockets.hpp"
 
@@ -289,13 +290,13 @@ int run_bench(const wishes& wish, const std::string& program) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures what strangers cost a training run.");
+  troupe::tests::flags line("Measures what strangers cost a training run.");
   wishes wish;
-  app.add_option("--rate", wish.rate, "connections a second")->check(CLI::PositiveNumber);
-  app.add_option("--says", wish.says, "what strangers say, in turn")->delimiter(',');
-  app.add_option("--rounds", wish.rounds, "stretches of each kind")->check(CLI::PositiveNumber);
-  app.add_option("--steps", wish.steps, "of a stretch")->check(CLI::PositiveNumber);
-  app.add_flag("--json", wish.json);
-  CLI11_PARSE(app, argc, argv);
+  line.number("--rate", wish.rate, "connections a second", std::numeric_limits<double>::min());
+  line.texts("--says", wish.says, "what strangers say, in turn");
+  line.number("--rounds", wish.rounds, "stretches of each kind", 1);
+  line.number("--steps", wish.steps, "of a stretch", 1);
+  line.flag("--json", wish.json, "One JSON object a line");
+  if (const auto end = line.read(argc, argv)) return *end;
   return run_bench(wish, chaos::subject_of("pipeline-tcp").program);
 }

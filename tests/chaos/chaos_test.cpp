@@ -118,6 +118,39 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
   CHECK(is_said);
 }
 
+TEST_CASE("Whichever call fails once of a run that loses its data with a stage, nothing hangs") {
+  const auto seed = some_seed();
+  chaos::choices random(seed);
+  const auto calls = chaos::count_calls(chaos::recovering_subject(), bound);
+  const auto check = [&](const chaos::failing_call& one) {
+    const auto verdict = chaos::try_call(one, bound);
+    INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by "
+                        << one.frames << "\n"
+                        << verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    return verdict;
+  };
+  std::size_t threads = 0;
+  for (auto each : calls) {
+    // Of stages, this one alone reads the data, and then whoever takes its place.
+    if (each.call != "pthread_create" || each.process != "stage-1") continue;
+    each.process = "stage-1.2";
+    each.number = 1;
+    const auto verdict = check(each);
+    threads += verdict.last_line.find("no thread can be started for the reading of data") !=
+                       std::string::npos
+                   ? 1
+                   : 0;
+  }
+  CHECK(threads == 1);
+  for (std::size_t i = 0; i < fewest; ++i) {
+    auto one = random.one_of(calls);
+    if (one.process != "program") one.process = "stage-1.2";
+    one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));
+    static_cast<void>(check(one));
+  }
+}
+
 TEST_CASE("What grows during a soak is told from what settles") {
   CHECK(chaos::growth_of(course_of(40, 0)).empty());
   CHECK(chaos::growth_of(course_of(8, 0)).size() == 1);  // too short to tell

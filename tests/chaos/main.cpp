@@ -59,6 +59,7 @@ std::vector<std::string> names_of(const wishes& wish) {
   if (!wish.subject.empty()) return {subject_of(wish.subject).name};
   std::vector<std::string> names;
   for (const auto& each : subjects()) names.push_back(each.name);
+  names.push_back(recovering_subject().name);
   return names;
 }
 

@@ -32,11 +32,16 @@ struct subject {
   std::vector<std::string> arguments;
   std::vector<std::string> processes;  ///< "program" first, then as --node-name has them.
   std::size_t tensors = 0;             ///< In its weights.
+  std::string title = {};              ///< How its last line begins; empty: as its file is called.
 };
 
 /// What is tried: two and three stages over both links, a parameter server of both modes.
 [[nodiscard]] const std::vector<subject>& subjects();
-/// Throws std::invalid_argument for a name that is none.
+/// One more, for calls that fail: a layer of the stage that reads the data throws in the third
+/// step, another process takes its place and reads them from there on, and keepers compute
+/// versions. A process that is killed does not end it, as it does those above.
+[[nodiscard]] const subject& recovering_subject();
+/// Any of these. Throws std::invalid_argument for a name that is none.
 [[nodiscard]] const subject& subject_of(const std::string& name);
 
 /// A folder for one run: what it saves, its sockets, its segments and its temporary files.
@@ -48,7 +53,8 @@ class run_folder {
   run_folder& operator=(const run_folder&) = delete;
 
   [[nodiscard]] std::filesystem::path weights() const { return folder_ / "out/weights"; }
-  /// Variables for the run: XDG_RUNTIME_DIR, TMPDIR, UCX_POSIX_DIR.
+  /// Variables for the run: XDG_RUNTIME_DIR, TMPDIR, UCX_POSIX_DIR, and TROUPE_THROWN (see
+  /// throwing_pipeline).
   [[nodiscard]] std::map<std::string, std::string> environment() const;
   /// For the records of calls.
   [[nodiscard]] std::filesystem::path records() const { return folder_ / "calls"; }

@@ -138,7 +138,7 @@ class door_side {
     bool moved = !core_->is_gone() && by_->progress(true, true);
     std::vector<connection*> due;
     due.swap(attention_);
-    for (connection* const each : due) each->settle(now_);
+    for (connection* const each : due) each->act(now_);
     if (!due.empty() && !core_->is_gone()) moved |= by_->progress(false, false);
     return (moved | events_.tell()) && !core_->is_gone();
   }

@@ -14,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,6 +33,7 @@
 #include "engine/collective/tree.hpp"
 #include "engine/device/device_streams.hpp"
 #include "engine/device/open_device.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -271,12 +271,12 @@ int run(const wish& how) {
 
 int main(int count, char** words) try {
   wish how;
-  CLI::App app("What NCCL does between processes that use one GPU");
-  app.add_option("device", how.device, "cuda:N");
-  app.add_option("ranks", how.ranks, "Processes")->check(CLI::Range(1, 8));
-  app.add_flag("--fast", how.fast, "NCCL's own order of additions");
-  app.add_flag("--lose", how.lose, "Kill the last rank within a sum");
-  CLI11_PARSE(app, count, words);
+  tests::flags line("What NCCL does between processes that use one GPU");
+  line.text("device", how.device, "cuda:N");
+  line.number("ranks", how.ranks, "Processes", 1, 8);
+  line.flag("--fast", how.fast, "NCCL's own order of additions");
+  line.flag("--lose", how.lose, "Kill the last rank within a sum");
+  if (const auto end = line.read(count, words)) return *end;
   return run(how);
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "card_nccl: %s\n", problem.what());

@@ -13,7 +13,6 @@
 #include <ATen/ops/randn.h>
 
 #include <torch/csrc/autograd/profiler_kineto.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <caf/actor_system.hpp>
@@ -39,6 +38,7 @@
 #include "engine/model/model.hpp"
 #include "optimizers/optimizer.hpp"
 #include "tests/fake_device/fake_device.hpp"
+#include "tests/flags.hpp"
 
 namespace {
 
@@ -202,20 +202,18 @@ void train(const wish& how, c10::Device on) {
 
 int main(int count, char** words) try {
   wish how;
-  CLI::App app("Seconds of training steps on one device");
-  app.add_option("device", how.device, "cuda:N, or fake:0: a device of tests");
-  app.add_option("model", how.model, "resnet50, gpt or small");
-  app.add_option("--stages", how.stages, "Stages, in threads of this process")
-      ->check(CLI::Range(1, 8));
-  app.add_option("--micro-batches", how.microbatches, "Micro-batches of a step")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--batch", how.batch, "Samples of a step")->check(CLI::Range(1, 65536));
-  app.add_option("--steps", how.steps, "Steps that are timed")->check(CLI::Range(1, 1000000));
-  app.add_option("--trace", how.trace, "File for a trace of the first timed step");
-  app.add_flag("--any-order", how.any_order, "Operators need not be deterministic");
-  app.add_flag("--from-host", how.from_host, "The batch is in the host's memory");
-  app.add_option("--schedule", how.schedule, "Of several stages");
-  CLI11_PARSE(app, count, words);
+  tests::flags line("Seconds of training steps on one device");
+  line.text("device", how.device, "cuda:N, or fake:0: a device of tests");
+  line.text("model", how.model, "resnet50, gpt or small");
+  line.number("--stages", how.stages, "Stages, in threads of this process", 1, 8);
+  line.number("--micro-batches", how.microbatches, "Micro-batches of a step", 1, 1024);
+  line.number("--batch", how.batch, "Samples of a step", 1, 65536);
+  line.number("--steps", how.steps, "Steps that are timed", 1, 1000000);
+  line.text("--trace", how.trace, "File for a trace of the first timed step");
+  line.flag("--any-order", how.any_order, "Operators need not be deterministic");
+  line.flag("--from-host", how.from_host, "The batch is in the host's memory");
+  line.text("--schedule", how.schedule, "Of several stages");
+  if (const auto end = line.read(count, words)) return *end;
   if (how.device.starts_with("fake:")) tests::fake_device::install();
   if (const auto why = engine::open_device(how.device); !why.empty()) {
     std::fprintf(stderr, "%s: %s\n", how.device.c_str(), why.c_str());

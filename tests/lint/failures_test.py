@@ -1,8 +1,10 @@
-"""Each row of each table in docs/failures.md names tests that are there: failures_test.py ROOT
+"""Each row of each table in docs/failures.md names tests that are there, and so does each bug in
+docs/chaos.md: failures_test.py ROOT
 
 The last column of a table is headed "test" or "tests". A cell there names test programs, each with
 titles of its test cases (`multiprocess`: "A title", "Another"), or titles alone; a remark may follow
-in brackets. A row for which there is no test says so: not tested.
+in brackets. A row for which there is no test says so: not tested. A bug has its tests' titles in
+brackets.
 """
 
 import pathlib
@@ -12,7 +14,7 @@ import sys
 # Tables of what was found once, by their first heading.
 RECORDS = {"UCX inside a machine", "found", "under"}
 TITLE = r'"(?:[^"\\]|\\.)*"'
-LEAST_ROWS = 70
+LEAST_ROWS, LEAST_BUGS = 70, 15
 
 
 def titles_in(file):
@@ -58,9 +60,17 @@ def complaints(cell, programs):
                 yield f"no test case{f' of {program}' if program else ''}: {title}"
 
 
+def check_bugs(text, programs):
+    """How many titles the section "Bugs found" has in brackets, and what is wrong with them."""
+    section = re.sub(r"\s+", " ", text.partition("## Bugs found\n")[2])
+    cited = re.findall(rf"[(,] ?({TITLE})(?=[,)])", section)
+    return len(cited), [f"docs/chaos.md: {each}" for title in cited for each in complaints(title, programs)]
+
+
 def main(root):
     programs = programs_in(root)
-    wrong, count = [], 0
+    bugs, wrong = check_bugs((root / "docs" / "chaos.md").read_text(), programs)
+    count = 0
     for heading, rows in tables_in((root / "docs" / "failures.md").read_text()):
         if heading[0] in RECORDS:
             continue
@@ -74,6 +84,8 @@ def main(root):
             wrong += [f"{row[0]}: {each}" for each in complaints(row[-1], programs)]
     if count < LEAST_ROWS:
         wrong.append(f"{count} rows, fewer than there were")
+    if bugs < LEAST_BUGS:
+        wrong.append(f"docs/chaos.md: {bugs} tests of bugs, fewer than there were")
     if wrong:
         sys.exit("\n".join(["docs/failures.md:", *wrong]))
 

@@ -1,6 +1,7 @@
 """Proves that lint.py can fail: a bad sample for every rule, and good ones that must pass."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 import unittest
 
 import headers
+import links
 import lint
 
 BAD = [
@@ -179,6 +181,41 @@ class PublicHeaders(unittest.TestCase):
         found = self.found_in({example: '#include "engine/b.hpp"\n'})
         self.assertEqual(found, [f"{example}: headers: engine/b.hpp is not public: see "
                                  "docs/headers.md"])
+
+
+class Pages(unittest.TestCase):
+    """A README, and one other page."""
+
+    def wrong_of(self, readme):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "docs").mkdir()
+            (root / "docs" / "a.md").write_text("# A page\n\n## `--set`, twice\n\n## Limits\n\n## Limits\n")
+            (root / "README.md").write_text(readme)
+            return links.check_page(root, "README.md")[1]
+
+    def test_links_to_files_and_headings_are_followed(self):
+        self.assertEqual(self.wrong_of("# Here\n[a](docs/a.md) [b](docs/a.md#--set-twice) [c](#here)\n"
+                                       "[d](docs/a.md#limits) [e](docs/a.md#limits-1) [f](https://x.org/#y)\n"
+                                       "```cpp\ncall([](int) {});\n```\n"), [])
+
+    def test_a_file_and_a_heading_that_are_not_there_are_named(self):
+        self.assertEqual(self.wrong_of("# Here\n\n[a](docs/b.md)\n[b](docs/a.md#limits-2)\n[c](#there)\n"),
+                         ["README.md:3: links: there is no docs/b.md",
+                          "README.md:4: links: docs/a.md has no heading #limits-2",
+                          "README.md:5: links: README.md has no heading #there"])
+
+    def test_paths_of_the_source_are_looked_up(self):
+        self.assertEqual(self.wrong_of("`docs/a.md`, `docs/a`, `docs/`, `docs/a.{md}`, `other/b.md`\n"), [])
+        self.assertEqual(self.wrong_of("# Here\n`docs/{a,b}.md` and\n`docs/c`\n"),
+                         ["README.md:2: links: there is no docs/b.md",
+                          "README.md:3: links: there is no docs/c"])
+
+    def test_tests_that_a_readme_names_are_listed(self):
+        table = "| | what | shown by |\n| --- | --- | --- |\n| `x` | y | `unit_a`, `fuzz_*` |\n"
+        self.assertEqual(links.check_tests(table, {"unit_a", "fuzz_*"}), (2, []))
+        self.assertEqual(links.check_tests(table, {"unit_b", "fuzz_*"}),
+                         (2, ["README.md: shown by: no test is called unit_a"]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
@@ -18,6 +17,7 @@
 
 #include "engine/base/free_memory.hpp"
 #include "engine/state/safetensors.hpp"
+#include "tests/grey_image.hpp"
 #include "tests/multiprocess/program.hpp"
 
 #include <ATen/ops/full.h>
@@ -50,17 +50,6 @@ void write(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file) << text;
 }
 
-/// A grey image of one pixel.
-std::string grey_png() {
-  constexpr std::array<unsigned char, 69> bytes{
-      0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48,
-      0x44, 0x52, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x08, 0x02, 0x00, 0x00,
-      0x00, 0x90, 0x77, 0x53, 0xde, 0x00, 0x00, 0x00, 0x0c, 0x49, 0x44, 0x41, 0x54, 0x78,
-      0x9c, 0x63, 0x60, 0x68, 0x68, 0x00, 0x00, 0x01, 0x84, 0x01, 0x01, 0x56, 0x8f, 0x20,
-      0x23, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
-  return {bytes.begin(), bytes.end()};
-}
-
 /// A port of loopback that somebody else listens at.
 class taken_port {
  public:
@@ -84,7 +73,7 @@ class taken_port {
 
 }  // namespace
 
-TEST_CASE("Wrong flags are refused by name") {
+TEST_CASE("Wrong flags are refused by name", "[untimed]") {
   refuses({"--shedule", "1f1b"}, {"--shedule", "--schedule"});
   refuses({"--stages", "two"}, {"--stages", "two"});
   refuses({"--schedule", "zigzag"}, {"zigzag", "gpipe", "1f1b", "zb-v"});
@@ -100,7 +89,7 @@ TEST_CASE("Wrong flags are refused by name") {
   refuses({"--lr", "-1"}, {"--lr", "-1"});
 }
 
-TEST_CASE("Impossible pipelines are refused with the numbers") {
+TEST_CASE("Impossible pipelines are refused with the numbers", "[untimed]") {
   refuses({"--stages", "40"}, {"--stages: cannot cut 14 layers into 40 stages"});
   refuses({"--schedule", "zb-v", "--stages", "8"},
           {"--stages: ", "14 layers into 8 stages with 2 chunks each", "schedule: zb-v"});
@@ -112,7 +101,8 @@ TEST_CASE("Impossible pipelines are refused with the numbers") {
   refuses({"--classes", "4"}, {"--classes: 4 classes are too few: the data has 10"});
 }
 
-TEST_CASE("A micro-batch of one sample, which no batch norm trains on, is refused beforehand") {
+TEST_CASE("A micro-batch of one sample, which no batch norm trains on, is refused beforehand",
+          "[untimed]") {
   refuses({"--micro-batches", "8"}, {"--micro-batches: 8 micro-batches: a step of 8 samples",
                                      "at most --micro-batches 4", "--image-size"});
   refuses({"--batch-size", "1", "--micro-batches", "1"}, {"a step of 1 sample", "--batch-size"});
@@ -122,7 +112,7 @@ TEST_CASE("A micro-batch of one sample, which no batch norm trains on, is refuse
           {"the last step of a pass over 9 samples has 1", "a --batch-size that leaves more"});
 }
 
-TEST_CASE("Too few descriptors are told in one line, with what to do") {
+TEST_CASE("Too few descriptors are told in one line, with what to do", "[untimed]") {
   const auto outcome = tests::run_other(
       "/bin/sh",
       {"-c", "ulimit -n 16; exec " TROUPE_PROGRAM
@@ -133,7 +123,7 @@ TEST_CASE("Too few descriptors are told in one line, with what to do") {
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
 }
 
-TEST_CASE("A wrong config file is refused with file, line and key") {
+TEST_CASE("A wrong config file is refused with file, line and key", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "run.toml";
   write(file, "[pipeline]\nstages = 2\nmicrobatches = 4\n");
@@ -145,7 +135,8 @@ TEST_CASE("A wrong config file is refused with file, line and key") {
   refuses({"--config", folder / "none.toml"}, {"none.toml"});
 }
 
-TEST_CASE("What only the model and the data show to be wrong is refused with file, line and key") {
+TEST_CASE("What only the model and the data show to be wrong is refused with file, line and key",
+          "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "run.toml";
   const std::vector<std::pair<std::string, std::string>> cases{
@@ -168,7 +159,7 @@ TEST_CASE("What only the model and the data show to be wrong is refused with fil
                                                             "source \"imagenet\""));
 }
 
-TEST_CASE("A FIFO for JSON lines that nobody reads is refused at once") {
+TEST_CASE("A FIFO for JSON lines that nobody reads is refused at once", "[untimed]") {
   const scratch_folder folder;
   const auto lines = folder / "lines";
   REQUIRE(::mkfifo(lines.c_str(), 0600) == 0);
@@ -196,7 +187,7 @@ TEST_CASE("Samples whose activations no memory here holds are refused before the
            "--micro-batches), smaller samples, or another machine"});
 }
 
-TEST_CASE("A program that is none of Troupe is not launched") {
+TEST_CASE("A program that is none of Troupe is not launched", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "run.toml";
   write(file, "[cluster]\nprogram = \"/bin/true\"\n");
@@ -213,7 +204,7 @@ TEST_CASE("A program that is none of Troupe is not launched") {
   CHECK_THAT(as_json.out, ContainsSubstring("/bin/true is no program of Troupe"));
 }
 
-TEST_CASE("A wrong plan is refused with file, line, action and rule") {
+TEST_CASE("A wrong plan is refused with file, line, action and rule", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "plan.txt";
   write(file,
@@ -227,7 +218,7 @@ TEST_CASE("A wrong plan is refused with file, line, action and rule") {
   refuses({"--schedule-file", folder / "none.txt"}, {"none.txt"});
 }
 
-TEST_CASE("Missing and broken data is refused with the file's name") {
+TEST_CASE("Missing and broken data is refused with the file's name", "[untimed]") {
   const scratch_folder folder;
   refuses({"--data", "fashion-mnist:" + (folder / "none").string()}, {"none"});
   refuses({"--data", "folder:" + (folder / "none").string()}, {"none"});
@@ -236,12 +227,13 @@ TEST_CASE("Missing and broken data is refused with the file's name") {
   refuses({"--data", "safetensors:" + (folder / "cut.safetensors").string()}, {"cut.safetensors"});
 }
 
-TEST_CASE("An unreadable image is named and left out of a run, and ends one that is strict") {
+TEST_CASE("An unreadable image is named and left out of a run, and ends one that is strict",
+          "[untimed]") {
   const scratch_folder folder;
   for (const std::string name : {"a", "b"}) {
     const auto images = folder / "images/train" / name;
     std::filesystem::create_directories(images);
-    for (int i = 0; i < 4; ++i) write(images / (std::to_string(i) + ".png"), grey_png());
+    for (int i = 0; i < 4; ++i) write(images / (std::to_string(i) + ".png"), tests::grey_png());
   }
   write(folder / "images/train/a/2.png", "no image");
   const std::vector<std::string> run{
@@ -254,7 +246,7 @@ TEST_CASE("An unreadable image is named and left out of a run, and ends one that
   CHECK(without.code == 0);
   const std::string named = "train/a/2.png cannot be used: ";
   CHECK_THAT(without.err, ContainsSubstring(named) && ContainsSubstring("; it is left out\n") &&
-                              ContainsSubstring(" unreadable images were skipped"));
+                              ContainsSubstring(" unreadable samples were skipped"));
   auto strict = run;
   strict.emplace_back("--strict");
   const auto ended = run_program(strict);
@@ -264,7 +256,7 @@ TEST_CASE("An unreadable image is named and left out of a run, and ends one that
   CHECK(tests::children_of(getpid()).empty());
 }
 
-TEST_CASE("Weights that do not fit are refused with the tensor's name") {
+TEST_CASE("Weights that do not fit are refused with the tensor's name", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   REQUIRE(engine::save_safetensors(file, {{"conv1.weight", at::zeros({64, 3, 3, 3})}}));
@@ -277,14 +269,15 @@ TEST_CASE("Weights that do not fit are refused with the tensor's name") {
   }
 }
 
-TEST_CASE("Addresses that cannot be bound are refused by name") {
+TEST_CASE("Addresses that cannot be bound are refused by name", "[untimed]") {
   const taken_port taken;
   refuses({"--listen", taken.address()}, {taken.address()});
   refuses({"--listen", "192.0.2.1:0"}, {"192.0.2.1", "--secret-file"});
   refuses({"--listen", taken.address(), "--link", "tcp"}, {taken.address()});
 }
 
-TEST_CASE("An answer that standard output does not take ends a command with one line and a code") {
+TEST_CASE("An answer that standard output does not take ends a command with one line and a code",
+          "[untimed]") {
   const scratch_folder folder;
   const auto file = (folder / "run.toml").string();
   write(file, "[cluster]\nprogram = \"" TROUPE_PROGRAM
@@ -309,7 +302,7 @@ TEST_CASE("An answer that standard output does not take ends a command with one 
   }
 }
 
-TEST_CASE("Names with control characters reach no terminal as such") {
+TEST_CASE("Names with control characters reach no terminal as such", "[untimed]") {
   const scratch_folder folder;
   const auto file = (folder / "run.toml").string();
   write(file, "[cluster]\nprogram = \"" TROUPE_PROGRAM

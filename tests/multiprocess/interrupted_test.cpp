@@ -437,7 +437,8 @@ TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in 
   CHECK(names_in(folder / "").empty());
 }
 
-TEST_CASE("A run without its standard streams, or with a closed pipe for them, saves") {
+TEST_CASE("A run without its standard streams, or with a closed pipe for them, saves",
+          "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   SECTION("closed") {

@@ -168,14 +168,15 @@ TEST_CASE("A process has its own slices of the model in memory and not the whole
   const double model = bytes_in(saved);
   REQUIRE(model > 190 * mib);
   // A stage has a quarter of the weights, of the sums of their gradients, of those of a micro-batch
-  // and of the optimizer's momentum, and drew one layer more, which here is a quarter too; the rest
-  // is what the allocator keeps. With the whole model it would have three quarters more.
+  // and of the optimizer's momentum, and drew one layer more, which here is a quarter too. The rest
+  // is what the allocator and the matrix products keep, about 90 MiB. With the whole model it would
+  // have three quarters more of each.
   const double slices = 1.1 * model / 4;
   for (const auto& seen : {trained, again}) {
     CAPTURE(nothing.trainer / mib, nothing.largest_stage / mib, seen.trainer / mib,
             seen.largest_stage / mib);
     CHECK(seen.trainer < nothing.trainer + 100 * mib);
-    CHECK(seen.largest_stage < nothing.largest_stage + 5 * slices + 64 * mib);
+    CHECK(seen.largest_stage < nothing.largest_stage + 5 * slices + 96 * mib);
   }
 }
 
@@ -350,7 +351,8 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   CHECK_THAT(checked.last_line(), ContainsSubstring(limit));
 }
 
-TEST_CASE("A node whose memory is predicted to be too little for activations is warned of") {
+TEST_CASE("A node whose memory is predicted to be too little for activations is warned of",
+          "[untimed]") {
   if (const auto why = memory_group::unavailable(); !why.empty()) SKIP(why);
   const scratch_folder folder;
   const auto text = text_in(folder, 400);
@@ -378,7 +380,8 @@ TEST_CASE("A node whose memory is predicted to be too little for activations is 
                                "take smaller micro-batches (more of them: --micro-batches)"));
 }
 
-TEST_CASE("Stages that are threads are refused where all of them together do not fit") {
+TEST_CASE("Stages that are threads are refused where all of them together do not fit",
+          "[untimed]") {
   if (const auto why = memory_group::unavailable(); !why.empty()) SKIP(why);
   const scratch_folder folder;
   memory_groups groups(std::uint64_t{250} << 20);
@@ -407,7 +410,8 @@ TEST_CASE("Stages that are threads are refused where all of them together do not
           "");
 }
 
-TEST_CASE("A model whose training fits in no node is trained over four and refused on one") {
+TEST_CASE("A model whose training fits in no node is trained over four and refused on one",
+          "[untimed]") {
   fits_on_four_nodes_and_not_on_one({"4", "1024", std::uint64_t{720} << 20, 190 * mib});
 }
 

@@ -91,11 +91,6 @@ std::string program_outcome::last_line() const {
   return last;
 }
 
-program_outcome run_program(const std::vector<std::string>& arguments,
-                            const std::function<void(pid_t, std::string_view)>& on_line) {
-  return run_other(TROUPE_PROGRAM, arguments, on_line);
-}
-
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void(pid_t, std::string_view)>& on_line,
                           std::chrono::minutes limit) {
@@ -151,13 +146,6 @@ std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
     acted = true;
     act(program);
   };
-}
-
-std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,
-                       const std::string& redirections) {
-  std::string line = first + " exec " + TROUPE_PROGRAM;
-  for (const auto& word : arguments) line.append(" '").append(word).append("'");
-  return line + " " + redirections;
 }
 
 void check_children_ended_well(const program_outcome& outcome, std::size_t count) {

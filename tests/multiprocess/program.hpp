@@ -27,25 +27,35 @@ struct program_outcome {
   [[nodiscard]] std::string last_line() const;
 };
 
-/// Runs the program (TROUPE_PROGRAM) to its end (killed, and failing the test, after two minutes).
-/// `on_line` sees each line of its standard error as it comes, with the program's pid, in the
-/// caller's thread: it may assert.
-program_outcome run_program(const std::vector<std::string>& arguments,
-                            const std::function<void(pid_t, std::string_view)>& on_line = {});
-
-/// The same for another program, and with another limit.
+/// Runs a program to its end (killed, and failing the test, after `limit`). `on_line` sees each
+/// line of its standard error as it comes, with the program's pid, in the caller's thread: it may
+/// assert.
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void(pid_t, std::string_view)>& on_line = {},
                           std::chrono::minutes limit = std::chrono::minutes(2));
 
+#ifdef TROUPE_PROGRAM  // each target has one of its own
+/// The same for the program under test.
+static inline program_outcome run_program(
+    const std::vector<std::string>& arguments,
+    const std::function<void(pid_t, std::string_view)>& on_line = {}) {
+  return run_other(TROUPE_PROGRAM, arguments, on_line);
+}
+
+/// Its whole command line for /bin/sh, to be put behind what the shell is to do first ("ulimit -f
+/// 8;") and before redirections. For run_other("/bin/sh", {"-c", ..}).
+static inline std::string shell_line(const std::string& first,
+                                     const std::vector<std::string>& arguments,
+                                     const std::string& redirections = {}) {
+  std::string line = first + " exec " + TROUPE_PROGRAM;
+  for (const auto& word : arguments) line.append(" '").append(word).append("'");
+  return line + " " + redirections;
+}
+#endif
+
 /// For `on_line`: does something once, at the first line that holds `text`.
 std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
                                                      std::function<void(pid_t)> act);
-
-/// The program's whole command line for /bin/sh, to be put behind what the shell is to do first
-/// ("ulimit -f 8;") and before redirections. For run_other("/bin/sh", {"-c", ..}).
-std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,
-                       const std::string& redirections = {});
 
 /// Checks how every child process of a run with --verbose ended: `count` of them, each by itself
 /// with code 0.

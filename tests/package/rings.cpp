@@ -20,6 +20,7 @@
 #include <numbers>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "actors/futures/requester.hpp"
 #include "actors/messages/declaration.hpp"
@@ -28,6 +29,7 @@
 #include "cluster/training/application.hpp"
 #include "engine/base/random.hpp"
 #include "engine/model/blocks.hpp"
+#include "engine/schedule/plan.hpp"
 #include "optimizers/elementwise.hpp"
 
 namespace {
@@ -126,6 +128,16 @@ at::Tensor among_two(const engine::evaluated_batch& of) {
   return rings.eq(of.labels.unsqueeze(1)).sum();
 }
 
+/// Every micro-batch forward, then every one backward.
+engine::plan all_forward(std::uint32_t stages, std::uint32_t microbatches,
+                         std::uint32_t /*chunks*/) {
+  engine::stage_plan each;
+  each.memory_cap = microbatches;
+  for (const auto kind : {engine::action_kind::forward, engine::action_kind::backward})
+    for (std::uint32_t i = 0; i < microbatches; ++i) each.actions.push_back({kind, {i}});
+  return {"all-forward", microbatches, std::vector<engine::stage_plan>(stages, each)};
+}
+
 struct ask_peak {
   static constexpr auto declared = actors::travels("rings.ask_peak");
 
@@ -193,9 +205,7 @@ int main(int argc, char** argv) {
   known.losses.add("smooth", smooth);
   known.metrics.add("top-2", {.sum = among_two, .is_share = true});
   known.optimizers.add(heavy_ball());
-  known.schedules.add("all-forward", {[](auto stages, auto microbatches, auto /*chunks*/) {
-                        return engine::gpipe(stages, microbatches);
-                      }});
+  known.schedules.add("all-forward", {all_forward});
   known.own_messages = [](auto& types) { types.add(peak_messages{}); };
   known.own_actors.add("peak", [](auto& system) {
     return caf::actor_cast<caf::strong_actor_ptr>(system.spawn(tell_peak));

@@ -25,7 +25,8 @@
 #include "tests/parity/on_devices.hpp"
 #include "tests/parity/stage_company.hpp"
 
-/// Replicas on the devices of tests, which sum by the NCCL of tests.
+/// Stages on the devices of tests, which sum over replicas, and send to other processes, by the
+/// NCCL of tests.
 namespace troupe::tests {
 
 using namespace std::chrono_literals;
@@ -58,10 +59,14 @@ inline void script(const std::string& function, const std::string& what, int aft
 }
 
 inline trained train(const task& what, const std::vector<c10::Device>& devices,
-                     const maker& sums_by = nullptr) {
-  company all(what, devices, sums_by);
+                     const maker& sums_by = nullptr, homes in = {std::make_shared<home>()}) {
+  company all(what, devices, sums_by, std::move(in));
   auto pipeline = all.compose(what);
-  trained result{.line = pipeline.sum_line(), .losses = {}, .weights = {}, .state = {}, .dry = {}};
+  trained result{.line = pipeline.sum_line() + pipeline.edge_line(),
+                 .losses = {},
+                 .weights = {},
+                 .state = {},
+                 .dry = {}};
   auto dry = pipeline.dry_run(what.batches.front(), microbatches);
   if (!dry) FAIL(dry.error().text);
   result.dry = std::move(*dry);

@@ -1,4 +1,5 @@
-// Replicas that NCCL sums lose a stage in the middle of a sum, and continue from their versions.
+// Stages that NCCL sums or sends for lose one in the middle of that, and continue from their
+// versions.
 
 #include <algorithm>
 #include <caf/actor_cast.hpp>
@@ -60,7 +61,7 @@ struct kept_elsewhere {
   std::vector<actors::keeper_actor> own_;
 };
 
-/// The first batches, and then a loss within the sum of the next one.
+/// The first batches, and then a loss within a sum or a send of the next one.
 std::vector<double> train_until_lost(const task& what, company& stages, std::size_t steps) {
   auto pipeline = stages.compose(what);
   REQUIRE(pipeline.take_versions(0));
@@ -84,24 +85,29 @@ std::vector<double> train_until_lost(const task& what, company& stages, std::siz
   return losses;
 }
 
+/// What goes along edges by NCCL goes between processes.
+homes homes_for(const task& what) {
+  return what.edges ? separate_homes(2) : homes{std::make_shared<home>()};
+}
+
 trained train_with_loss(const task& given, std::size_t lost_after) {
-  const auto where = std::make_shared<home>();
-  const kept_elsewhere keepers(where, given.replicas * (given.cuts.size() + 1));
+  const auto in = homes_for(given);
+  const kept_elsewhere keepers(in.front(), given.replicas * (given.cuts.size() + 1));
   task what = given;
   what.keepers = keepers.all();  // which their system outlives
   const std::vector<c10::Device> devices{fake::device(0), fake::device(1), fake::device(2),
                                          fake::device(3)};
   trained result{.line = {}, .losses = {}, .weights = {}, .state = {}, .dry = {}};
   {
-    company stages(what, devices, nccl_maker(), where);
+    company stages(what, devices, nccl_maker(), in);
     result.losses = train_until_lost(what, stages, lost_after);
   }
   what.steps_before = keepers.newest();
   CHECK(what.steps_before + 1 >= lost_after);
   result.losses.resize(what.steps_before);
-  company stages(what, devices, nccl_maker(), where);
+  company stages(what, devices, nccl_maker(), in);
   auto pipeline = stages.compose(what);
-  result.line = pipeline.sum_line();
+  result.line = pipeline.sum_line() + pipeline.edge_line();
   REQUIRE(pipeline.adopt_versions(keepers.at(what.steps_before)));
   REQUIRE(pipeline.take_versions(what.steps_before));
   for (auto step = what.steps_before; step < what.batches.size(); ++step) {
@@ -115,8 +121,9 @@ trained train_with_loss(const task& given, std::size_t lost_after) {
 
 void check_recovery(const task& what) {
   INFO((what.shares_state ? "shared state" : "") << (what.fast ? "fast" : ""));
-  const auto expected = train(
-      what, {fake::device(0), fake::device(1), fake::device(2), fake::device(3)}, nccl_maker());
+  const auto expected =
+      train(what, {fake::device(0), fake::device(1), fake::device(2), fake::device(3)},
+            nccl_maker(), homes_for(what));
   const auto found = train_with_loss(what, 2);
   CHECK(found.line == expected.line);
   CHECK_THAT(found.line, ContainsSubstring("by NCCL"));
@@ -145,4 +152,14 @@ TEST_CASE("Replicas that lose a stage in NCCL's own all-reduce go on from their 
   // The all-reduce of tests adds in one order; real ones promise none.
   check_recovery(
       {.build = decoder, .batches = sentences({8, 8, 5, 8}), .replicas = 2, .fast = true});
+}
+
+TEST_CASE("Stages that lose one while NCCL sends go on from their versions to the same bits") {
+  const prepared ready;
+  check_recovery({.build = decoder,
+                  .batches = sentences({8, 8, 5, 8}),
+                  .cuts = {2},
+                  .optimizer = "adamw",
+                  .options = {},
+                  .edges = true});
 }

@@ -50,6 +50,7 @@ struct task {
   double loss_scale = 1;
   bool skips_bad_steps = false;
   bool fast = false;                                             // the sums over replicas
+  bool edges = false;                                            // between processes, by a library
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};  // of versions, by stage
   std::uint64_t steps_before = 0;
   std::uint32_t microbatches = tests::microbatches;
@@ -124,6 +125,7 @@ class company {
          .shares_state = what.shares_state,
          .synced_norm = what.synced_norm,
          .sums = {.fast = what.fast},
+         .edges_by_library = what.edges,
          .keepers = what.keepers});
   }
   actors::pipeline compose(const task& what) {
@@ -134,7 +136,7 @@ class company {
   [[nodiscard]] const std::vector<actors::stage_actor>& stages() const { return stages_; }
   /// What is composed from now on has another actor there.
   void put(std::size_t stage, actors::stage_actor by) { stages_.at(stage) = std::move(by); }
-  void kill(std::size_t stage) { caf::anon_send_exit(stages_.at(stage), caf::exit_reason::kill); }
+  void kill(std::size_t stage) { caf::anon_send_exit(spawned_.at(stage), caf::exit_reason::kill); }
 
  private:
   void spawn(const task& what, const std::vector<c10::Device>& devices,

@@ -8,9 +8,16 @@
 //   float32: 1e-3 for outputs, losses and buffers, 0.1 for gradients (0.03)
 // The same for float32 in channels_last, where batch norm is Troupe's own.
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/Version.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -22,6 +29,8 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/model/model.hpp"

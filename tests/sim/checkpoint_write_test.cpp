@@ -300,7 +300,7 @@ class saving_run {
     begins_after_ = found_ = find(is_disk);
     const auto least = is_disk ? safe_from_disks_ : safe_;
     if (found_ < least)
-      fault("the run goes on behind step " + std::to_string(found_) +
+      fault("the run goes on after step " + std::to_string(found_) +
             ", and had a checkpoint of step " + std::to_string(least));
     if (is_disk) safe_ = found_;
     safe_from_disks_ = 0;

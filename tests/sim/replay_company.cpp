@@ -40,6 +40,7 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
       evaluation_(forward_only(layout_, options_.training.microbatches)),
       stages_(layout_.stages * options_.replicas),
       random_(seed),
+      salt_(seed),
       starts_(stages_, 1),
       told_until_(stages_, 0),
       keeper_starts_(stages_, 1),
@@ -177,7 +178,8 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   made.window = replay_window(options_.accumulate);
   const auto& beside = beside_[stage];
   const std::size_t others = (beside.stage ? 1U : 0U) + (beside.trainer ? 1U : 0U);
-  made.stores = actors::stores_core(1 + others, versions_kept);
+  made.stores = actors::stores_core(1 + others, keeper_versions::most);
+  made.forms = forms_of(stage);
   made.weights = weights;
   made.known = starts_;
   made.feeder = static_cast<std::uint32_t>(feeder_nodes_.size() - 1);

@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "actors/recovery/departed_core.hpp"
+#include "actors/recovery/kept_versions_core.hpp"
 #include "actors/recovery/stores_core.hpp"
+#include "actors/recovery/version_forms_core.hpp"
 #include "actors/remote/liveness.hpp"
 #include "actors/remote/neighbourhood.hpp"
 #include "cluster/hosts/keepers_core.hpp"
@@ -31,6 +33,7 @@
 #include "engine/step/stage_core.hpp"
 #include "engine/step/step_coordinator_core.hpp"
 #include "engine/step/step_end_core.hpp"
+#include "tests/sim/versions/number_version.hpp"
 
 namespace troupe::tests {
 
@@ -76,6 +79,14 @@ struct replay_options {
   std::optional<std::uint32_t> data_at = {};
   /// false: a stage takes what comes from a process that was replaced, to see that this is noticed.
   bool judges_senders = true;
+  bool in_pieces = false;  ///< A version comes to a keeper in several messages.
+  /// The keeper beside another stage shares no memory with the stage, and is sent what makes a
+  /// version of the one before where that is less. Not where replicas share out the update.
+  bool computes_versions = false;
+  std::uint32_t odd_of_8 = 0;  ///< How many of eight versions a keeper computes to other bits.
+  /// false, to see that this is noticed: pieces do not say which of a place's stages sends them;
+  /// keepers look at no digest of what they compute.
+  bool names_senders = true, checks_digests = true;
 };
 
 /// A number that all of these determine, each in its place.
@@ -109,8 +120,10 @@ class replay_company {
   /// How often all stages went back.
   struct return_counts {
     std::uint64_t versions = 0, checkpoints = 0, beginnings = 0, passed_over = 0, interrupted = 0;
-    std::uint64_t hosts = 0;   ///< That were lost.
-    std::uint64_t fenced = 0;  ///< Processes that were taken for lost and lived.
+    std::uint64_t hosts = 0;                     ///< That were lost.
+    std::uint64_t fenced = 0;                    ///< Processes that were taken for lost and lived.
+    std::uint64_t computed = 0, other_bits = 0;  ///< Versions, by keepers; and with other bits.
+    std::uint64_t refused = 0;                   ///< Pieces of processes that were replaced.
   };
   [[nodiscard]] const return_counts& returns() const noexcept { return counts_; }
   /// Whether the run has ended because it was lost too often in vain.
@@ -121,7 +134,6 @@ class replay_company {
   [[nodiscard]] std::vector<std::uint64_t> outcome() const;
 
  private:
-  static constexpr std::size_t versions_kept = 2;
   static constexpr auto tied = "tied";  // the weight
   static constexpr std::size_t checkpoints_kept = 2;
 
@@ -160,6 +172,12 @@ class replay_company {
   };
   using bucket_key = std::pair<engine::step_key, std::size_t>;
 
+  /// What makes a version of another one.
+  struct version_update {
+    std::uint64_t after = 0;  // that one's step
+    number_list list = {};
+  };
+
   struct process {
     process_id self;
     engine::stage_core core;
@@ -168,6 +186,7 @@ class replay_company {
     engine::all_gather_core gather;
     engine::replay_window window;
     actors::stores_core stores;
+    actors::version_forms_core forms;
     std::uint64_t weights = 0, accumulated = 0;
     std::vector<std::uint32_t> known;  // by stage: the start of its process
     std::uint32_t feeder = 0;          // the start of the feeders
@@ -190,6 +209,9 @@ class replay_company {
     std::optional<engine::step_key> shared;        // the step of that update
     std::map<bucket_key, std::uint64_t> values;    // of others
     std::map<std::uint64_t, std::uint64_t> kept;   // versions
+    std::optional<std::uint64_t> last_version;     // step
+    std::optional<number_list> noted;  // what the update since then was; empty: not kept
+    std::map<std::uint64_t, version_update> updates;  // that make versions, by their steps
     std::vector<std::function<void()>> when_stored;
     std::vector<std::uint32_t> keepers;  // by stage: the start of its process that has the keeper
     std::uint64_t last_done = 0;         // training step
@@ -197,8 +219,20 @@ class replay_company {
     std::map<engine::step_key, std::vector<engine::action>> log;
   };
 
+  using keeper_versions = actors::kept_versions_core<number_assembly>;
   /// What a process keeps of stages: by stage, their versions.
-  using kept_of_stages = std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>>;
+  using kept_of_stages = std::map<std::uint32_t, keeper_versions>;
+
+  /// A piece of a version, or of what makes it, on its way to a keeper.
+  struct sent_version {
+    process_id of;  // the stage
+    actors::stores_core::store what;
+    actors::version_form form = actors::version_form::state;
+    std::uint64_t digest = 0;
+    process_id from, there;   // nodes
+    std::uint64_t after = 0;  // of an update
+    number_piece piece = {};
+  };
 
   /// A process as others see it, or the trainer's. It is named by the stage's first start in it.
   struct peer_node {
@@ -378,9 +412,26 @@ class replay_company {
   void values_arrived(process& at, const process_id& from, const bucket_key& of,
                       std::uint64_t value);
   void gathered(process& at, const engine::step_key& key, const result<bool>& all);
-  void make_version(process& at, std::uint64_t number);
+  // A stage: its versions.
+  [[nodiscard]] actors::version_forms_core forms_of(std::uint32_t place) const;
+  void note_update(process& at, std::uint64_t scale);
+  [[nodiscard]] std::optional<version_update> begin_update(process& at, std::uint64_t number,
+                                                           bool by_step);
+  void make_version(process& at, std::uint64_t number, bool by_step = false);
+  [[nodiscard]] static actors::version_form form_of(const process& at,
+                                                    const actors::stores_core::store& what);
   void store(process& at, const actors::stores_core::effects& what);
-  void stored(process& at, const actors::stores_core::addressee& by);
+  void send_piece(process& at, const actors::stores_core::store& what, actors::version_form form,
+                  std::uint64_t begin);
+  void piece_answered(process& at, const sent_version& sent, const std::optional<error>& refusal);
+  void piece_refused(process& at, const sent_version& sent, const error& why);
+  void stored(process& at, const actors::stores_core::store& what);
+  void keeper_moved(process& at);
+  // A keeper of its versions.
+  void keep_piece(kept_of_stages& keeps, const sent_version& sent);
+  [[nodiscard]] result<void> compute_version(keeper_versions& versions,
+                                             const actors::version_name& of,
+                                             const sent_version& sent);
   [[nodiscard]] bool shares_tie(std::uint32_t place) const;
   [[nodiscard]] std::uint32_t other_end(std::uint32_t place) const;
   [[nodiscard]] std::uint32_t stage_of(std::uint32_t place) const { return place % layout_.stages; }
@@ -397,6 +448,7 @@ class replay_company {
   std::vector<engine::shared_plan> plans_, evaluation_plans_;  // by stage
   std::vector<order> sequence_;                                // of all steps
   std::mt19937_64 random_;
+  const std::uint64_t salt_;  // of chances that change no others
   std::map<process_id, std::unique_ptr<process>> processes_;
   std::vector<std::uint32_t> starts_;                 // by stage: its current process
   std::vector<std::uint64_t> told_until_;             // by stage: when its last order arrives
@@ -410,9 +462,10 @@ class replay_company {
   std::uint64_t told_data_ = 0;            // when the last order to read arrives
   bool feeds_anew_ = false;                // by others, what is replayed and not over
   kept_of_stages keeps_here_;              // with the trainer
-  std::map<process_id, kept_of_stages> keepers_;  // by process
-  std::vector<std::uint32_t> keeper_starts_;      // by stage: whose process has it
-  std::vector<std::string> hosts_;                // by stage
+  std::map<process_id, kept_of_stages> keepers_;         // by process
+  std::vector<std::uint32_t> keeper_starts_;             // by stage: whose process has it
+  std::set<std::pair<process_id, process_id>> doubted_;  // stages' keepers: they compute other bits
+  std::vector<std::string> hosts_;                       // by stage
   std::set<std::string> hosts_left_;
   std::vector<cluster::other_keepers> beside_;  // by stage: who keeps it beside its own process
   engine::step_coordinator_core coordinator_;

@@ -176,7 +176,7 @@ std::string replay_company::replace_at(process& at, const process_id& by, std::u
       if (each.key >= from) send_tie(at, each);
   }
   if (is_replica) replace_replica(at, stage, from);
-  if (has_moved && beside_[at.self.stage].stage == stage) store(at, at.stores.replaced(1));
+  if (has_moved && beside_[at.self.stage].stage == stage) keeper_moved(at);
   return "";
 }
 

@@ -169,7 +169,7 @@ std::vector<std::vector<std::uint64_t>> replay_company::versions_there() const {
   std::vector<std::set<std::uint64_t>> found(stages_);
   const auto add = [&](const kept_of_stages& kept) {
     for (const auto& [place, versions] : kept)
-      for (const auto& [step, weights] : versions) found[place].insert(step);
+      for (const auto step : versions.steps()) found[place].insert(step);
   };
   for (const auto& [who, kept] : keepers_)
     if (is_listed(who)) add(kept);
@@ -184,8 +184,10 @@ std::optional<std::uint64_t> replay_company::version_of(std::uint32_t place, std
   std::optional<std::uint64_t> found;
   const auto look = [&](const kept_of_stages& kept) {
     const auto of = kept.find(place);
-    if (of == kept.end() || !of->second.contains(step)) return;
-    const auto weights = of->second.at(step);
+    if (of == kept.end()) return;
+    const auto version = of->second.at(step);
+    if (!version) return;
+    const auto weights = (*version)->front();
     if (found && *found != weights) fault("two keepers have other versions of one step");
     found = weights;
   };

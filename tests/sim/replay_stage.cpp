@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <bit>
 #include <utility>
 #include <variant>
 
 #include "tests/sim/replay_company.hpp"
 
-// What a stage's process does: its actions, the ends of its steps, its versions.
+// What a stage's process does: its actions and the ends of its steps.
 
 namespace troupe::tests {
 
@@ -196,15 +195,16 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
       share_update(there, what.key);
     });
   } else if (apply && apply->scale) {
-    at.weights = mix({at.weights, std::exchange(at.accumulated, 0),
-                      std::bit_cast<std::uint64_t>(*apply->scale)});
+    const auto scale = std::bit_cast<std::uint64_t>(*apply->scale);
+    note_update(at, scale);
+    at.weights = mix({at.weights, std::exchange(at.accumulated, 0), scale});
     later([this, key = apply->key](process& there) { end(there, there.end.ended(key)); });
   } else if (const auto* undo = std::get_if<undo_step>(&effect)) {
     if (undo->drops_sums) at.accumulated = 0;
     later([this, key = undo->key](process& there) { end(there, there.end.ended(key)); });
   } else if (const auto* over = std::get_if<finish_step>(&effect)) {
     const auto number = at.numbers.at(over->key);
-    if (at.end.is_between_updates()) make_version(at, number);
+    if (at.end.is_between_updates()) make_version(at, number, true);
     at.last_done = number;
     if (const auto write = at.writes.extract(number)) write_slice(at, number, write.mapped());
     tell_trainer(at.self, [this, from = at.self, key = over->key, loss = at.losses[over->key]] {
@@ -265,65 +265,6 @@ void replay_company::decided(process& at, const step_decision& what) {
     std::erase_if(at.sent_parts, [&](const sent_part& each) { return each.key < *first; });
   }
   end(at, at.end.decided(what));
-}
-
-// A stage: its versions.
-
-void replay_company::make_version(process& at, std::uint64_t number) {
-  at.stores.begin();
-  after(a_delay(), [this, who = at.self, number, weights = at.weights] {
-    auto* const there = this->at(who);
-    if (there == nullptr) return;
-    there->kept[number] = weights;
-    store(*there, there->stores.copied(number));
-  });
-}
-
-void replay_company::store(process& at, const actors::stores_core::effects& what) {
-  for (const auto& [to, step] : what) {
-    const auto stage = at.self.stage;
-    const auto& other = beside_[stage].stage;
-    const bool is_here = to.place == (other ? 2U : 1U);
-    const auto keeper = other && to.place == 1 ? static_cast<std::uint32_t>(*other) : stage;
-    const process_id from{stage, at.keepers[stage]};
-    const auto there = is_here ? trainer() : process_id{keeper, at.keepers[keeper]};
-    if (has_lost(from, there)) continue;  // until there is another keeper
-    const auto put = [this, stage, step = step, value = at.kept.at(step), to = to, who = at.self,
-                      from, there](kept_of_stages& keeps) {
-      auto& versions = keeps[stage];
-      const auto before = versions.find(step);
-      if (before != versions.end() && before->second != value)
-        fault("a stage is stored that is not what it was before");
-      versions.erase(versions.upper_bound(step), versions.end());
-      versions[step] = value;
-      while (versions.size() > versions_kept) versions.erase(versions.begin());
-      after(a_delay(), [this, who, to, from, there] {
-        carry(there, from, [this, who, to] {
-          if (auto* const whose = this->at(who)) stored(*whose, to);
-        });
-      });
-    };
-    // Between two processes everything keeps its order, whichever actors it is from. Of one that
-    // has ended the last of it may come, but not once another one is in its place.
-    auto& until = told_keepers_[{from, there}];
-    until = std::max(until + 1, now_ + a_delay());
-    agenda_.emplace(until, [this, put, from, there, is_here] {
-      const bool is_gone = !keepers_.contains(from);
-      if (is_gone && from != holder(from.stage)) return;
-      if (is_gone && dead_.contains(from.stage) && below(2) == 0) return;
-      carry(from, there, [this, put, there, is_here] {
-        if (is_here) return put(keeps_here_);
-        if (const auto found = keepers_.find(there); found != keepers_.end()) put(found->second);
-      });
-    });
-  }
-}
-
-void replay_company::stored(process& at, const actors::stores_core::addressee& by) {
-  store(at, at.stores.stored(by));
-  if (!at.stores.is_stored()) return;
-  for (const auto& each : std::exchange(at.when_stored, {})) each();
-  if (is_starting_) resume_run();
 }
 
 }  // namespace troupe::tests

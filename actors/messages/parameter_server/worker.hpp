@@ -33,8 +33,8 @@ struct shard_entry {
   }
 };
 
-struct joined {
-  static constexpr auto declared = travels("joined");
+struct server_joined {
+  static constexpr auto declared = travels("server_joined");
 
   engine::worker_id worker;
   std::vector<shard_entry> shards;
@@ -52,8 +52,8 @@ struct leave_server {
 
 /// A worker's gradients of one shard's parameters, perhaps of none: every push has a part at every
 /// shard. Parameters that are left out had no gradient. A part that does not fit into one message
-/// comes in pieces, in order: the shard keeps them, answers each with an empty `pushed`, and makes
-/// nothing of them before the last.
+/// comes in pieces, in order: the shard keeps them, answers each with an empty `gradients_pushed`,
+/// and makes nothing of them before the last.
 struct push_gradients {
   static constexpr auto declared = travels("push_gradients");
 
@@ -74,8 +74,8 @@ struct push_gradients {
 
 /// The push is part of update `applied`. With `more`, `values` are the first piece of what was
 /// asked for, and the shard keeps the rest for this worker: see pull_parameters.
-struct pushed {
-  static constexpr auto declared = travels("pushed");
+struct gradients_pushed {
+  static constexpr auto declared = travels("gradients_pushed");
 
   static constexpr bool tensors_are_only_read = true;
   param_version applied;
@@ -101,8 +101,8 @@ struct pull_parameters {
 };
 
 /// What was asked for, as it is after update `version`; with `more`, a piece of it.
-struct pulled {
-  static constexpr auto declared = travels("pulled");
+struct parameters_pulled {
+  static constexpr auto declared = travels("parameters_pulled");
 
   static constexpr bool tensors_are_only_read = true;
   param_version version;
@@ -112,7 +112,8 @@ struct pulled {
   static void fields(auto& self, auto& f) { f(self.version, self.values, self.more); }
 };
 
-using server_worker_messages = message_list<join_server, joined, leave_server, push_gradients,
-                                            pushed, pull_parameters, pulled>;
+using server_worker_messages =
+    message_list<join_server, server_joined, leave_server, push_gradients, gradients_pushed,
+                 pull_parameters, parameters_pulled>;
 
 }  // namespace troupe::actors

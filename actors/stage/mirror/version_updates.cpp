@@ -18,12 +18,6 @@ namespace {
 
 using engine::named_tensor;
 
-std::uint64_t bytes_of_all(const std::vector<named_tensor>& tensors) {
-  std::uint64_t bytes = 0;
-  for (const auto& each : tensors) bytes += each.tensor.defined() ? each.tensor.nbytes() : 0;
-  return bytes;
-}
-
 /// Whether the keeper has the stage's own tensors, or borrows them.
 bool shares_memory(const stage_state& state, const keeper_described& keeper) {
   if (keeper.machine != messages::this_machine()) return false;
@@ -119,8 +113,8 @@ void complete_update(stage_state& state, const std::vector<named_tensor>& half,
   }
   making->tensors.insert(making->tensors.end(), buffers.begin(), buffers.end());
   making->digest += digest_of(buffers);
-  making->choice.state_bytes = bytes_of_all(half) + bytes_of_all(buffers);
-  making->choice.update_bytes = bytes_of_all(making->tensors);
+  making->choice.state_bytes = engine::bytes_of(half) + engine::bytes_of(buffers);
+  making->choice.update_bytes = engine::bytes_of(making->tensors);
   versions.updates.made.insert_or_assign(versions.step, std::move(*making));
 }
 
@@ -141,10 +135,16 @@ version_form choose_form(stage_state& state, std::size_t place, std::uint64_t st
   return form;
 }
 
-store_update update_message(const version_state& versions, std::uint64_t step,
+store_update update_message(const stage_state& state, std::uint64_t step,
                             const tensor_piece& piece) {
-  const auto& update = versions.updates.made.at(step);
-  return {versions.stage, step, update.choice.after, update.terms, update.digest, piece};
+  const auto& update = state.versions.updates.made.at(step);
+  return {.stage = state.versions.stage,
+          .step = step,
+          .incarnation = state.incarnation,
+          .after = update.choice.after,
+          .terms = update.terms,
+          .digest = update.digest,
+          .piece = piece};
 }
 
 void doubt_keeper(stage_state& state, std::size_t place, const error& why) {

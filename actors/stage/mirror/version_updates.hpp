@@ -32,7 +32,7 @@ void complete_update(stage_state& state, const std::vector<engine::named_tensor>
 [[nodiscard]] version_form choose_form(stage_state& state, std::size_t place, std::uint64_t step);
 
 /// A piece of an update, for a keeper.
-[[nodiscard]] store_update update_message(const version_state& versions, std::uint64_t step,
+[[nodiscard]] store_update update_message(const stage_state& state, std::uint64_t step,
                                           const tensor_piece& piece);
 
 /// The keeper at this place did not take an update. If it cannot compute it to the same bits, it

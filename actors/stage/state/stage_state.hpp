@@ -29,6 +29,7 @@
 #include "actors/recovery/departed_core.hpp"
 #include "actors/recovery/stores_core.hpp"
 #include "actors/recovery/version_forms_core.hpp"
+#include "actors/stage/edges/edge_ports.hpp"
 #include "actors/step_end/replica_sum.hpp"
 #include "actors/step_end/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
@@ -174,6 +175,7 @@ struct update_state {
 /// What the stage was after its last updates, on its way to those who keep it.
 struct version_state {
   std::vector<keeper_actor> keepers;  // empty: nobody does
+  caf::strong_actor_ptr spare = {};   // the one that none replaces if it is lost; or null
   std::uint32_t stage = 0;            // its number with them
   std::uint64_t step = 0;             // of the last version
   stores_core stores = stores_core();
@@ -250,8 +252,10 @@ struct stage_state {
   std::shared_ptr<const engine::device_streams> streams;  // of all threads of the stage
   std::shared_ptr<const engine::collective_maker> collectives;
   std::shared_ptr<engine::collective_port> port;    // of the replicas; null: they sum over links
+  edge_ports edges;                                 // to stages of other processes
   std::shared_ptr<messages::shared_memory> memory;  // see stage_parts
   std::uint32_t connection = 0;                     // how often the stage has been connected
+  std::uint32_t incarnation = 0;                    // see build_stage
   stage_norm norm;
   // Waits for copies to the host of what goes to other processes; null on the CPU.
   std::unique_ptr<engine::work_thread> leaving;

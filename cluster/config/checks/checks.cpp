@@ -126,7 +126,7 @@ result<void> check_micro_batches(draft& whole, const registries&) {
 result<void> check_replicas(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   const auto replicas = config.pipeline.replicas;
-  const auto logical = logical_replicas_of(config);
+  const auto logical = logical_replicas_of(config.pipeline, config.train);
   const auto given_replicas = source(whole, "pipeline.replicas", replicas);
   const auto refuse = [&](const std::string& why) {
     return fail(errc::bad_config,
@@ -260,7 +260,7 @@ result<void> check_accumulation(draft& whole, const registries&) {
 }
 
 result<void> check_loss_scale(draft& whole, const registries&) {
-  const bool dynamic = loss_scale_of(whole.config) == 0;
+  const bool dynamic = loss_scale_of(whole.config.model, whole.config.train) == 0;
   if (dynamic || given(whole, "train.loss_scale_interval") == nullptr) return {};
   return fail(errc::bad_config, given(whole, "train.loss_scale_interval")->where() +
                                     ": is of a dynamic loss scale only (--loss-scale dynamic)");

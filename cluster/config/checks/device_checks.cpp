@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "engine/collective/port.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
 #include "messages/base/near_miss.hpp"
@@ -72,6 +73,21 @@ std::string fault_of_fast(const placement_tables& config) {
   return {};
 }
 
+// Why NCCL cannot move what stages send each other; empty: it can, as far as that is known before
+// stages have places. `by`: the program's own library; null: NCCL.
+std::string fault_of_edges(const placement_tables& config, const engine::collective_maker* by) {
+  if (config.pipeline.stages == 1)
+    return "\"nccl\" is for what stages send each other, but there is one stage; leave it out";
+  if (config.pipeline.stages_in == placement::threads)
+    return "\"nccl\" is for stages in processes of their own, and inside one process tensors are "
+           "handed over as they are; leave one of the two out";
+  const bool takes_cpu = by != nullptr && by->library_for(c10::kCPU).has_value();
+  if (!takes_cpu && has_stages_on(config, is_cpu))
+    return "NCCL sends from GPU to GPU, but stages compute on the CPU; leave \"nccl\" out, or name "
+           "a GPU for each stage (--device cuda:0,cuda:1)";
+  return {};
+}
+
 // TF32 rounds factors by half of that.
 constexpr double least_tf32_tolerance = 1e-3;
 
@@ -88,7 +104,7 @@ std::string fault_of_tf32(const trainer_config& config) {
 
 }  // namespace
 
-std::vector<error> check_devices(draft& whole, const registries&) {
+std::vector<error> check_devices(draft& whole, const registries& known) {
   const auto& config = whole.config;
   const bool here = !is_over_hosts(config.cluster.launch);
   std::vector<error> found;
@@ -117,6 +133,9 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     (void)engine::find_usable_cards();
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
+  if (config.pipeline.edges == edge_transport::nccl)
+    if (const auto why = fault_of_edges(config, known.collectives.get()); !why.empty())
+      refuse("pipeline.edges", why);
   if (config.model.tf32)
     if (const auto why = fault_of_tf32(config); !why.empty()) refuse("model.tf32", why);
   return found;

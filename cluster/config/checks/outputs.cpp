@@ -26,23 +26,24 @@ struct output_folder {
   fs::path folder;
 };
 
-std::vector<output> outputs_of(const trainer_config& config) {
+std::vector<output> outputs_of(const train_config& train, const observe_config& observe) {
   std::vector<output> all;
   const auto add = [&all](const char* option, const fs::path& file, bool replaced_whole) {
     if (!file.empty()) all.push_back({option, file, replaced_whole});
   };
-  add("train.save", config.train.save, true);
-  if (config.train.save_state && !config.train.save.empty())
-    add("train.save_state", state_file_of(config.train.save), true);
-  add("observe.json", config.observe.json, false);
-  add("observe.save_profile", config.observe.save_profile, true);
+  add("train.save", train.save, true);
+  if (train.save_state && !train.save.empty())
+    add("train.save_state", state_file_of(train.save), true);
+  add("observe.json", observe.json, false);
+  add("observe.save_profile", observe.save_profile, true);
   return all;
 }
 
-std::vector<output_folder> folders_of(const trainer_config& config) {
+std::vector<output_folder> folders_of(const cluster_config& cluster,
+                                      const checkpoint_config& checkpoint) {
   std::vector<output_folder> all;
-  if (!config.cluster.logs.empty()) all.push_back({"cluster.logs", config.cluster.logs});
-  if (!config.checkpoint.dir.empty()) all.push_back({"checkpoint.dir", config.checkpoint.dir});
+  if (!cluster.logs.empty()) all.push_back({"cluster.logs", cluster.logs});
+  if (!checkpoint.dir.empty()) all.push_back({"checkpoint.dir", checkpoint.dir});
   return all;
 }
 
@@ -66,12 +67,12 @@ result<void> check_outputs(const draft& whole) {
   const auto refuse = [&whole](const output& what, const std::string& why) {
     return fail(errc::bad_config, where(whole, what.option) + ": " + what.file.string() + why);
   };
-  for (const auto& [option, folder] : folders_of(whole.config))
+  for (const auto& [option, folder] : folders_of(whole.config.cluster, whole.config.checkpoint))
     if (const auto why = engine::why_no_folder(folder); !why.empty())
       return fail(errc::bad_config,
                   where(whole, option) + ": " + folder.string() + " takes no files: " + why);
   std::vector<output> before;
-  for (const auto& each : outputs_of(whole.config)) {
+  for (const auto& each : outputs_of(whole.config.train, whole.config.observe)) {
     if (const auto why = why_not(each); !why.empty())
       return refuse(each, " cannot be written: " + why);
     for (const auto& other : before)

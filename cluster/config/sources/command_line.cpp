@@ -11,17 +11,13 @@
 #include <utility>
 
 #include "cluster/config/checks/checks.hpp"
-#include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/reference.hpp"
+#include "cluster/config/sources/node_arguments.hpp"
 #include "cluster/config/sources/set_flag.hpp"
 #include "cluster/config/sources/toml_file.hpp"
-#include "cluster/config/words.hpp"
-#include "cluster/hosts/host_addresses.hpp"
-#include "cluster/hosts/network_range.hpp"
 #include "messages/base/near_miss.hpp"
 #include "messages/base/printable.hpp"
-#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -237,78 +233,6 @@ class flag_reader {
   std::vector<CLI::Option*> options_;  // beside table_
 };
 
-/// The enumerator of a word behind a flag, if it is one of those that `allowed` names.
-template <class Enumeration>
-result<Enumeration> enumerator(const std::string& flag, const std::string& word,
-                               const std::string& allowed) {
-  const auto words = words_of<Enumeration>;
-  const auto found = std::find(words.begin(), words.end(), word);
-  if (found == words.end() || (", " + allowed + ",").find(", " + word + ",") == std::string::npos)
-    return fail(errc::bad_config, flag + ": unknown value \"" + word + "\"; allowed: " + allowed);
-  return static_cast<Enumeration>(found - words.begin());
-}
-
-result<void> check_node(const node_options& node) {
-  const auto outside = messages::meeting_place::parse(node.join).outside;
-  const bool may_be_joined = is_address(outside) && !outside.ends_with(":0");
-  if (!may_be_joined && !is_unix_socket(outside))
-    return fail(errc::bad_config,
-                "--join (ADDRESS of troupe join): \"" + node.join +
-                    "\" is not an address at which a trainer listens; allowed: HOST:PORT with a "
-                    "port from 1 to 65535, unix:PATH");
-  if (kind_of(host_of(outside)) == address_kind::link_local)
-    return fail(errc::bad_config,
-                "--join (ADDRESS of troupe join): \"" + node.join +
-                    "\" is a link-local address, which means nothing without an interface; have "
-                    "the trainer listen at another one");
-  if (!is_loopback(outside) && node.secret_file.empty() && node.secret_descriptor < 0)
-    return fail(errc::bad_config, "--join: " + node.join +
-                                      " is on another machine: name the file of the cluster's "
-                                      "secret with --secret-file");
-  const auto wrong = node.listen.find('/') == std::string::npos ? wrong_address(node.listen, {})
-                                                                : wrong_network(node.listen);
-  if (!wrong.empty())
-    return fail(errc::bad_config, "--node-listen (--listen of troupe join): " + wrong);
-  if (node.name.empty())
-    return fail(errc::bad_config,
-                "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
-  return {};
-}
-
-result<command> read_node(std::span<const char* const> arguments) {
-  node_options out;
-  std::string link = "auto";
-  std::string network_word = "sealed";
-  CLI::App app;
-  app.add_option("--join", out.join)->required();
-  app.add_option("--node-name", out.name)->required();
-  app.add_option("--link", link);
-  app.add_option("--network", network_word);
-  app.add_option("--node-listen", out.listen);
-  app.add_flag("--verbose", out.verbose);
-  app.add_option("--secret-fd", out.secret_descriptor)->check(CLI::Range(3, 1 << 20));
-  app.add_option("--secret-file", out.secret_file);
-  try {
-    std::vector<std::string> words(arguments.begin(), arguments.end());
-    std::reverse(words.begin(), words.end());
-    app.parse(words);
-  } catch (const CLI::Error& wrong) {
-    return fail(errc::bad_config,
-                "--join: a stage process takes --join ADDRESS, --node-name NAME, "
-                "--link KIND, --network KIND, --node-listen WHERE, --secret-file FILE and "
-                "--verbose: " +
-                    std::string(wrong.what()));
-  }
-  if (auto sound = check_node(out); !sound) return tl::unexpected(sound.error());
-  const auto way = enumerator<transport>("--link", link, "auto, tcp, shm, mixed");
-  if (!way) return tl::unexpected(way.error());
-  const auto over = enumerator<network>("--network", network_word, "sealed, trusted");
-  if (!over) return tl::unexpected(over.error());
-  out.transport = *way;
-  out.network = *over;
-  return out;
-}
-
 // What all sources say together, and everything that is wrong with it.
 struct reading {
   draft whole;
@@ -371,19 +295,6 @@ result<command> read_trainer(const program_info& program, std::span<const char* 
 
 }  // namespace
 
-std::vector<std::string> to_arguments(const node_options& options) {
-  std::vector<std::string> out{"--join",     options.join, "--node-name",
-                               options.name, "--link",     std::string(name_of(options.transport))};
-  if (options.network == network::trusted) out.insert(out.end(), {"--network", "trusted"});
-  if (!options.listen.empty()) out.insert(out.end(), {"--node-listen", options.listen});
-  if (options.verbose) out.emplace_back("--verbose");
-  if (options.secret_descriptor >= 0)
-    out.insert(out.end(), {"--secret-fd", std::to_string(options.secret_descriptor)});
-  if (!options.secret_file.empty())
-    out.insert(out.end(), {"--secret-file", options.secret_file.string()});
-  return out;
-}
-
 std::vector<std::string> every_error(const program_info& program,
                                      std::span<const char* const> arguments) {
   const std::vector<option> table = option_table(program);
@@ -401,7 +312,9 @@ result<command> read_command_line(const program_info& program,
   const bool is_node = std::any_of(arguments.begin(), arguments.end(), [](std::string_view word) {
     return word == "--join" || word.starts_with("--join=");
   });
-  auto read = is_node ? read_node(arguments) : read_trainer(program, arguments);
+  auto read = is_node ? read_node_arguments(arguments).map(
+                            [](node_options node) { return command(std::move(node)); })
+                      : read_trainer(program, arguments);
   return std::move(read).map_error([](const error& why) {
     return error{why.code, printable(why.text)};
   });

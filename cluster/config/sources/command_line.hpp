@@ -12,8 +12,9 @@
 
 namespace troupe::cluster {
 
-/// What a child process is told: where to join its parent, and as whom. Everything else comes to it
-/// by message. Never the secret itself: everybody on a machine can read a process's arguments.
+/// The command line of a child process: where it joins its parent, and under which name. Everything
+/// else reaches it by message. The secret is never part of it: everybody on a machine can read a
+/// process's arguments.
 struct node_options {
   std::string join;  ///< "HOST:PORT" or "unix:PATH" of the parent.
   std::string name;  ///< "stage-1".
@@ -39,23 +40,23 @@ struct message_text {
   bool operator==(const message_text&) const = default;
 };
 
-/// What a command line asks the program to do: train, serve as a node (--join was given), or talk.
+/// What a command line asks the program to do: train, serve as a node (--join was given), or print
+/// a text.
 using command = std::variant<trainer_config, node_options, message_text>;
 
-/// Everything that is wrong with the files that --config names, with what --set says and with the
-/// values of the flags, a line for each, in that order and in the order of the files' lines.
-/// Whether values fit each other is said where those are known that it depends on. Empty also where
-/// the flags themselves cannot be read, and where a text was asked for: see read_command_line.
+/// All errors in the files that --config names, in --set and in the values of flags, one line each,
+/// in that order and in the order of the files' lines. Values that do not fit each other are
+/// reported as far as all of them could be read. Empty also if the flags themselves cannot be read,
+/// and if a text was asked for: see read_command_line.
 [[nodiscard]] std::vector<std::string> every_error(const program_info& program,
                                                    std::span<const char* const> arguments);
 
 /// Reads flags (without the program's own name) and the files that --config names. Flags win over
 /// --set, that over the files, a later file over one before it, and files over the defaults; paths
-/// are relative to the working directory. Everything
-/// that can be known without the model and the data is checked, also that named files can be read
-/// or written; nothing is created. Errors: bad_config, one line that begins with
-/// "FILE:LINE:COLUMN: table.key", "--set table.key" or "--flag" and names the allowed values; also
-/// where two options of the program have one name or flag.
+/// are relative to the working directory. Checks everything that can be known without the model and
+/// the data, also that named files can be read or written; creates nothing. Errors: bad_config, one
+/// line that begins with "FILE:LINE:COLUMN: table.key", "--set table.key" or "--flag" and names the
+/// allowed values; also if two options of the program have one name or flag.
 [[nodiscard]] result<command> read_command_line(const program_info& program,
                                                 std::span<const char* const> arguments);
 

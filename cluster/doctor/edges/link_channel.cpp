@@ -42,12 +42,6 @@ frame block_of(std::byte* data, std::size_t bytes) {
   return out;
 }
 
-template <class T>
-const T* field(const frame& of, std::size_t index) {
-  if (of.body.size() != 1 || of.body.front().fields.size() <= index) return nullptr;
-  return std::get_if<T>(&of.body.front().fields[index].of);
-}
-
 }  // namespace
 
 /// Shared with the link's thread; the link, last, is destroyed first.
@@ -155,7 +149,7 @@ result<clock_difference> link_channel::compare_clocks() {
     const auto answer = ask(request_of(words::clock));
     const auto after = wall_clock_ns();
     if (!answer) return tl::unexpected(answer.error());
-    const auto* const theirs = field<std::int64_t>(*answer, 0);
+    const auto* const theirs = field_of<std::int64_t>(*answer, 0);
     if (theirs == nullptr) return fail(errc::bad_frame, "the listener did not say its time");
     const auto half = (after - before) / 2;
     if (half < best.error_ns) best = {*theirs - before - half, half};
@@ -168,9 +162,9 @@ result<raw_offer> link_channel::ask_for_raw(const std::string& own_address) {
   question.body.front().fields.push_back({own_address});
   const auto answer = ask(std::move(question));
   if (!answer) return tl::unexpected(answer.error());
-  const auto* const kind = field<std::string>(*answer, 0);
-  const auto* const address = field<std::string>(*answer, 1);
-  const auto* const token = field<std::int64_t>(*answer, 2);
+  const auto* const kind = field_of<std::string>(*answer, 0);
+  const auto* const address = field_of<std::string>(*answer, 1);
+  const auto* const token = field_of<std::int64_t>(*answer, 2);
   if (kind == nullptr || address == nullptr || token == nullptr)
     return fail(errc::bad_frame, "the listener did not say what is below it");
   if (kind->empty()) return fail(errc::transport_missing, *address);

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "cluster/doctor/edges/channel.hpp"
+#include "messages/base/ids.hpp"
+#include "messages/frame.hpp"
 #include "messages/link/link_options.hpp"
 
 namespace troupe::cluster::doctor {
@@ -45,17 +48,29 @@ class link_channel final : public channel {
   const std::unique_ptr<state> state_;
 };
 
+/// For peers that are no link_channels. All are called on the link's thread and may not wait; each
+/// may be empty.
+struct other_peers {
+  /// One has sent what is no request.
+  std::function<void(messages::link& by, peer_id, const messages::frame&)> on_frame = {};
+  std::function<void(peer_id, const error&)> on_gone = {};
+  std::function<void(const error&)> on_refused = {};  ///< See link_events.
+};
+
 /// Answers link_channels until it is destroyed.
 class link_listener {
  public:
   /// Listens at an address (see make_link). Errors: those of the link.
   [[nodiscard]] static result<std::unique_ptr<link_listener>> open(messages::link_options options,
-                                                                   const std::string& address);
+                                                                   const std::string& address,
+                                                                   other_peers others = {});
   link_listener(const link_listener&) = delete;
   link_listener& operator=(const link_listener&) = delete;
   ~link_listener();
 
   [[nodiscard]] const std::string& address() const noexcept;
+  /// To send by, or to close a peer.
+  [[nodiscard]] messages::link& link() noexcept;
 
  private:
   struct state;

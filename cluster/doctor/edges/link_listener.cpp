@@ -16,13 +16,18 @@ using messages::value;
 /// Used on the link's thread; the link, last, is destroyed first.
 struct link_listener::state {
   messages::link_options options;
+  other_peers others;
   std::string address;
   std::unique_ptr<raw_socket_listener> socket;
   std::unique_ptr<raw_ucx_listener> ucx;
   std::unique_ptr<messages::link> link;
 
   void hear(peer_id peer, frame message) {
-    if (message.kind != frame_kind::request || message.body.size() != 1) return;
+    if (message.kind != frame_kind::request) {
+      if (others.on_frame) others.on_frame(*link, peer, message);
+      return;
+    }
+    if (message.body.size() != 1) return;
     auto& asked = message.body.front();
     if (asked.type == words::clock) {
       asked.fields = {value{wall_clock_ns()}};
@@ -67,16 +72,29 @@ const std::string& link_listener::address() const noexcept {
   return state_->address;
 }
 
+messages::link& link_listener::link() noexcept {
+  return *state_->link;
+}
+
 result<std::unique_ptr<link_listener>> link_listener::open(messages::link_options options,
-                                                           const std::string& address) {
+                                                           const std::string& address,
+                                                           other_peers others) {
   auto own = std::make_unique<state>();
   state* const at = own.get();
   own->options = options;
+  own->others = std::move(others);
   auto made = messages::make_link(
       std::move(options),
       {.on_peer_up = [](peer_id) {},
        .on_frame = [at](peer_id peer, frame message) { at->hear(peer, std::move(message)); },
-       .on_peer_down = [](peer_id, const error&) {}});
+       .on_peer_down =
+           [at](peer_id peer, const error& why) {
+             if (at->others.on_gone) at->others.on_gone(peer, why);
+           },
+       .on_refused =
+           [at](const error& why) {
+             if (at->others.on_refused) at->others.on_refused(why);
+           }});
   if (!made) return tl::unexpected(made.error());
   own->link = std::move(*made);
   auto bound = own->link->listen(address);

@@ -14,6 +14,9 @@ namespace troupe::cluster::doctor {
 
 inline constexpr std::string_view facts_mark = "troupe facts ";
 
+/// The word with which a program is started to examine where it runs; a request follows.
+inline constexpr const char* examine_word = "--examine";
+
 using request = std::variant<requests::facts, requests::data, requests::listen, requests::probe>;
 
 [[nodiscard]] std::string encode(const request& what);

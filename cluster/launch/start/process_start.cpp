@@ -101,11 +101,15 @@ bool has_opened_files() {
   return count > known + 1;  // the folder itself
 }
 
+void accept_open_files() {
+  for (int number = 3; number < numbers_noted; ++number)
+    was_open[number] = ::fcntl(number, F_GETFD) >= 0;
+}
+
 void begin_process_again() {
   hangup_ignored = false;
   ends_early = true;
-  for (int number = 3; number < numbers_noted; ++number)
-    was_open[number] = ::fcntl(number, F_GETFD) >= 0;
+  accept_open_files();
 }
 
 void ignore_signal(int number) {

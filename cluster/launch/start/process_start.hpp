@@ -14,6 +14,9 @@ void prepare_process();
 /// not count that were open when it was started.
 [[nodiscard]] bool has_opened_files();
 
+/// Those that are open now count as open when this process was started.
+void accept_open_files();
+
 /// Of a copy of a process: it counts as started now, with default signals. When it exits, what the
 /// program has registered is called (destructors of its static objects, std::atexit), and what its
 /// shared libraries have is not.

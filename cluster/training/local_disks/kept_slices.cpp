@@ -90,7 +90,7 @@ result<void> pass_over(prepared_run& run, const trainer_config& config) {
   if (!older->found) {
     if (config.checkpoint.resume == "auto")
       log::info(config.checkpoint.dir.string() + " has no whole checkpoint: the run begins anew");
-    return begin_anew(run, config);
+    return begin_anew(run, config.model, config.train);
   }
   return check_settings(*older->found, config, run.model.options, run.of_data).and_then([&] {
     return begin_from(run, std::move(*older->found));
@@ -193,7 +193,8 @@ result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint
   return find_slices(by.ask, std::move(*disks), of);
 }
 
-result<std::optional<found_slices>> settle_beginning(prepared_run& run, const disk_access& by) {
+result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
+                                                            const disk_access& by) {
   if (resumes_newest_of_hosts(by.config.checkpoint))
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });

@@ -34,13 +34,13 @@ struct disk_access {
 /// the path that the checkpoint has here. Errors: those of open_disks and find_slices.
 [[nodiscard]] result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of);
 
-/// Whether the checkpoint that the run is to go on from is still on its hosts' disks, and where.
-/// With --resume auto one that is not is passed over with a warning, for an older one or the
-/// beginning. Where the trainer has lost its folder, the hosts have its manifests too; the run may
-/// turn out to be complete then. Nothing: the run begins from none of that kind. Errors: bad_data,
-/// peer_lost.
-[[nodiscard]] result<std::optional<found_slices>> settle_beginning(prepared_run& run,
-                                                                   const disk_access& by);
+/// Finds the files of the checkpoint that the run resumes from on its hosts' disks. With --resume
+/// auto a checkpoint whose files are gone is passed over with a warning, for an older one or the
+/// beginning. If the trainer has lost its folder, the manifests are read from the hosts; the run
+/// may turn out to be complete then. Nothing: the run does not start from slices on hosts' disks.
+/// Errors: bad_data, peer_lost.
+[[nodiscard]] result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
+                                                                          const disk_access& by);
 
 /// Gives the stages what such a checkpoint holds: hosts copy from each other what their stages need
 /// and they lack, and the stages read it there. Errors: bad_data, io_failed, peer_lost.

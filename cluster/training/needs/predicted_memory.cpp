@@ -21,6 +21,7 @@
 #include "cluster/training/measured_layers.hpp"
 #include "cluster/training/measuring_process.hpp"
 #include "cluster/training/partitioning.hpp"
+#include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
 
@@ -43,7 +44,7 @@ void add_where_computed(engine::stage_memory& to, double bytes) {
 double largest_layer_bytes(const prepared_run& run) {
   std::uint64_t most = 0;
   for (std::size_t i = 0; i < run.layers.size(); ++i)
-    most = std::max(most, actors::bytes_of(tensors_of(run, {i, i + 1})));
+    most = std::max(most, engine::bytes_of(tensors_of(run, {i, i + 1})));
   return static_cast<double>(most);
 }
 
@@ -77,34 +78,35 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
     std::vector<engine::named_tensor> parameters;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run.ranges[layout->virtual_stage_of({stage, chunk})];
-      all[stage].tensors += static_cast<double>(actors::bytes_of(tensors_of(run, range)));
+      all[stage].tensors += static_cast<double>(engine::bytes_of(tensors_of(run, range)));
       std::ranges::move(parameters_of(run, range), std::back_inserter(parameters));
     }
     all[stage].state =
         static_cast<double>(actors::largest_share_bytes(parameters, shares) * *slots);
-    all[stage].parameters = static_cast<double>(actors::bytes_of(parameters));
-    all[stage].even_state = static_cast<double>(actors::bytes_of(parameters) * *slots) / shares;
+    all[stage].parameters = static_cast<double>(engine::bytes_of(parameters));
+    all[stage].even_state = static_cast<double>(engine::bytes_of(parameters) * *slots) / shares;
   }
   return all;
 }
 
 /// Whether processes of one machine lend each other memory, and all that join may be of this one.
-bool lends_here(const trainer_config& config) {
-  return transport_of(config.link) == messages::link_transport::shm ||
-         (config.link.transport == transport::mixed && config.cluster.launch != launch_way::none);
+bool lends_here(const cluster_config& cluster, const link_config& link) {
+  return transport_of(link) == messages::link_transport::shm ||
+         (link.transport == transport::mixed && cluster.launch != launch_way::none);
 }
 
 /// Which stages of all replicas lend their versions to processes of their machine.
-std::vector<bool> lenders_of(const trainer_config& config, bool are_whole) {
+std::vector<bool> lenders_of(const placement_tables& config, const link_config& link,
+                             bool are_whole) {
   std::vector<bool> lend;
   for (const auto& seat : seats_of_stages(config, std::thread::hardware_concurrency()))
-    lend.push_back(lends_here(config) && are_whole && seat.device == "cpu");
+    lend.push_back(lends_here(config.cluster, link) && are_whole && seat.device == "cpu");
   return lend;
 }
 
 /// Where the versions of each stage are kept beside its own node, as far as the config tells which
 /// stages lend memory to the trainer. `lends`: see lenders_of.
-result<std::vector<other_keepers>> keepers_of(const trainer_config& config,
+result<std::vector<other_keepers>> keepers_of(const placement_tables& config,
                                               std::vector<bool> lends) {
   std::vector<std::string> hosts(lends.size());
   const auto& cluster = config.cluster;
@@ -121,9 +123,9 @@ result<std::vector<other_keepers>> keepers_of(const trainer_config& config,
 }
 
 /// Of which stages of all replicas the keeper elsewhere shares no memory with the stage.
-std::vector<bool> are_versions_sent(const trainer_config& config,
+std::vector<bool> are_versions_sent(const placement_tables& config, const link_config& link,
                                     const std::vector<other_keepers>& keepers) {
-  const bool lends = lends_here(config);
+  const bool lends = lends_here(config.cluster, link);
   std::vector<bool> sent(keepers.size(), !lends);
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!lends || !places || !is_over_hosts(config.cluster.launch)) return sent;
@@ -154,23 +156,25 @@ std::vector<std::optional<sent_version>> sent_versions(const std::vector<stage_b
 }
 
 /// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
-/// node, on another and with the trainer; and where a keeper computes them, the gradients until it
-/// has. Of replicas, the one that keeps the most counts. `are_whole`: see are_lent_whole.
+/// node, on another and with the trainer, or three in a process that outlives it; and where a
+/// keeper computes them, the gradients until it has. Of replicas, the one that keeps the most
+/// counts. `are_whole`: see are_lent_whole.
 result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
                           const trainer_config& config, const registries& known,
                           predicted_memory& to) {
   constexpr double kept = actors::kept_versions::most;
   const auto stages = bytes.size();
+  const bool outlives = outlives_trainer(config);
   const auto version = [&](std::size_t stage) {
     return kept * (bytes[stage].tensors + bytes[stage].state);
   };
-  const auto lends = lenders_of(config, are_whole);
+  const auto lends = lenders_of(config, config.link, are_whole);
   const bool maps = std::ranges::all_of(lends, std::identity());
   const auto keepers = keepers_of(config, lends);
   if (!keepers) return tl::unexpected(keepers.error());
   const auto entry = known.optimizers.find(config.optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
-  const auto are_sent = are_versions_sent(config, *keepers);
+  const auto are_sent = are_versions_sent(config, config.link, *keepers);
   to.sent = sent_versions(bytes, are_sent, entry->same_on_every_cpu);
   std::vector<double> for_others(keepers->size(), 0), arriving(keepers->size(), 0);
   for (std::size_t i = 0; i < keepers->size(); ++i) {
@@ -181,7 +185,7 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
       for_others[*other] += version(i % stages);
       arriving[*other] += update;
     }
-    if (trainer) to.trainer += version(i % stages) + (other ? 0 : update);
+    if (trainer && !outlives) to.trainer += version(i % stages) + (other ? 0 : update);
   }
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double most = 0, most_arriving = 0;
@@ -190,7 +194,8 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
       most_arriving = std::max(most_arriving, arriving[i]);
     }
     auto& own = to.stages.at(stage);
-    add_on_host(own, version(stage) + most);
+    const double lent_longer = outlives && maps ? version(stage) / kept : 0;
+    add_on_host(own, version(stage) + lent_longer + most);
     own.on_cpu += most_arriving;
     if (to.sent[stage] && to.sent[stage]->is_update(false)) own.on_cpu += bytes[stage].parameters;
     if (maps) to.mapped += most;
@@ -206,7 +211,8 @@ void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to)
 
 /// Whether one stage alone can be replayed, so that stages remember what they send.
 bool logs_edges(const pipeline_config& pipeline, const train_config& train) {
-  const bool is_replaceable = pipeline.replicas == 1 || train.batch_norm != norm_scope::sync;
+  const bool is_replaceable = pipeline.edges == edge_transport::link &&
+                              (pipeline.replicas == 1 || train.batch_norm != norm_scope::sync);
   return train.on_fault == fault_policy::recover && is_replaceable;
 }
 
@@ -253,8 +259,9 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!costs) return tl::unexpected(costs.error());
   const auto replicas = config.pipeline.replicas;  // each has its share of the batch
   how->batch_size = (how->batch_size + replicas - 1) / replicas;
-  const auto made =
-      engine::predict(*costs, *how, planned_microbatches(config, run.microbatches), cuts_of(run));
+  const auto made = engine::predict(
+      *costs, *how, planned_microbatches(config.pipeline, config.train, run.microbatches),
+      cuts_of(run));
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
   const double largest = largest_layer_bytes(run);

@@ -55,8 +55,8 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run->ranges[layout->virtual_stage_of({stage, chunk})];
       slices.push_back(range);
-      weights += actors::bytes_of(tensors_of(*run, range));
-      state += actors::bytes_of(parameters_of(*run, range)) * *slots;
+      weights += engine::bytes_of(tensors_of(*run, range));
+      state += engine::bytes_of(parameters_of(*run, range)) * *slots;
     }
     out.slices.weights.push_back(weights);
     out.slices.state.push_back(state);

@@ -7,8 +7,8 @@
 namespace troupe::cluster {
 
 /// Which losses end an attempt at a run of a parameter server, and when there have been too many.
-/// Shards have the first places of the run's processes, the coordinator is with the first of them,
-/// and workers have the others.
+/// Shards have the first places among the run's processes, the coordinator is in the first of them,
+/// and workers have the other places.
 ///
 /// A core: it is told what is lost and how far the run has come.
 class server_attempts {

@@ -23,7 +23,7 @@
 
 namespace troupe::cluster {
 
-/// What a run of workers is to do. Its steps are updates of the parameters.
+/// The order for a run of workers. Its steps are updates of the parameters.
 struct drive_plan {
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint64_t steps = 0;
@@ -38,15 +38,15 @@ struct drive_plan {
   engine::metric_registry metrics = engine::built_in_metrics();  // as the workers have them
 };
 
-/// What it tells, in the calling thread.
+/// Callbacks of a run, in the calling thread.
 struct drive_events {
   std::function<void(const step_report&)> on_step;
   std::function<void(const evaluation_report&)> on_evaluation;
   std::function<void(const std::string& line)> on_note;
-  /// A worker is left out, because of this: why it is lost, for the user.
+  /// The run continues without a worker; the text says to the user why it is lost.
   std::function<std::string(std::size_t worker, const error& why)> why_lost;
-  /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
-  /// then on it stays true.
+  /// Asked before each step, and continuously during an evaluation, which is then abandoned at
+  /// once. Once true, it stays true.
   std::function<bool()> should_stop;
   /// Whether a checkpoint is to be written after this step; left out: none is. Then `on_checkpoint`
   /// is called once it is done, while no share is under way. Errors end the run.
@@ -54,12 +54,13 @@ struct drive_events {
   std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
 };
 
-/// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
-/// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
-/// is lost is left out from then on. A synchronous step goes on without its share; an asynchronous
-/// one, and samples to evaluate, are another's, unless the coordinator says that the push had been
-/// applied; so they are in a run that is stopped. Before an asynchronous checkpoint no share is
-/// begun until all are over, and the lost ones done again. Used by one thread.
+/// Gives shares of the data to workers and collects the results. In a synchronous step each worker
+/// has a share of one batch; an asynchronous step is a share for the next worker that is free. A
+/// worker whose process is lost gets no more shares. A synchronous step continues without its
+/// share. An asynchronous share, and samples to evaluate, go to another worker, also in a run that
+/// is being stopped, unless the coordinator says that the push had been applied. Before an
+/// asynchronous checkpoint no share is begun until all are over and the lost ones have been
+/// repeated. Used by one thread.
 class driver {
  public:
   driver(actors::requester& ask, actors::coordinator_actor coordinator,
@@ -78,8 +79,8 @@ class driver {
   /// Steps applied so far, as far as is known.
   [[nodiscard]] std::uint64_t steps_done() const noexcept { return done_; }
 
-  /// Evaluates for the last time, unless it should stop, and waits for what was abandoned. Call it
-  /// once, after `train`. Errors: as there.
+  /// Evaluates for the last time, unless the run should stop, and waits for abandoned shares. Call
+  /// it once, after `train`. Errors: as of `train`.
   [[nodiscard]] result<void> finish();
 
   /// The parameters, and the buffers of the first worker that is left. Waits for no evaluation, if
@@ -95,7 +96,7 @@ class driver {
     std::size_t number = 0;
     actors::worker_actor actor;
   };
-  /// What one worker is at: its share of a step, or samples to evaluate.
+  /// What one worker is doing: its share of a step, or samples to evaluate.
   struct share {
     std::uint64_t step = 0;
     bool evaluate = false;

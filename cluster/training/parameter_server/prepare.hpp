@@ -20,10 +20,10 @@
 
 namespace troupe::cluster {
 
-/// Where a parameter server begins: with tensors of files, or where there are none with those that
-/// the model is made with.
+/// What a parameter server starts from: tensors of files, or if there are none the values that the
+/// model is made with.
 struct server_start {
-  std::uint64_t steps = 0;  ///< That are in it.
+  std::uint64_t steps = 0;  ///< Steps that are in it.
   std::optional<checkpoint> file = {};
 };
 
@@ -39,13 +39,13 @@ struct prepared_server {
   bool is_complete = false;  // a checkpoint has all of its steps
 };
 
-/// What a worker is told; without its coordinator and the metrics.
+/// The order for a worker, without its coordinator and the metrics.
 [[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
 
 /// What the shards own together, with the values that the model is made with.
 [[nodiscard]] std::vector<engine::owned_parameter> first_parameters(const prepared_server& run);
 
-/// Settings of the table [server] that decide what the steps are: see settings_of_steps.
+/// Settings of the table [server] that determine the steps: see settings_of_steps.
 [[nodiscard]] std::map<std::string, double> server_settings_of_steps(const own_settings& own);
 
 /// Checks that all of what was opened, a checkpoint or a file of --init, fits the run. Errors:

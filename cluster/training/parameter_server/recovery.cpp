@@ -45,8 +45,8 @@ result<std::string> server_recovery::find_lost(const error& why, std::uint64_t r
       group_.explain({errc::peer_lost, why.text}, actors::usual_deadlines.explained).text;
   if (attempts_.next(reached)) return told;
   return fail(errc::handler_failed, told + "; the run was lost " +
-                                        std::to_string(attempts_.in_vain()) +
-                                        " times behind step " + std::to_string(reached));
+                                        std::to_string(attempts_.in_vain()) + " times after step " +
+                                        std::to_string(reached));
 }
 
 std::string server_recovery::lost_places() const {

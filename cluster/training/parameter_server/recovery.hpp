@@ -12,10 +12,10 @@
 
 namespace troupe::cluster {
 
-/// Lets a run of a parameter server go on when it loses a shard, the coordinator, which is in the
-/// first shard's process, or all workers: their processes are replaced, and with them those of
-/// workers that were lost before. What was built in the others ends, and they stay. Used by one
-/// thread.
+/// Lets a run of a parameter server continue when it loses a shard, the coordinator (which is in
+/// the first shard's process) or all workers: their processes are replaced, and so are those of
+/// workers that were lost before. The other processes stay, but what was built in them ends. Used
+/// by one thread.
 class server_recovery {
  public:
   /// `group` and `ask` outlive it. `names`: of its places, shards first.

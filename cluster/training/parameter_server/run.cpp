@@ -307,7 +307,7 @@ result<run_end> run_server_trainer(const server_application& program,
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
-  run_control control(config);
+  run_control control(config.train, config.config_files);
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
   if (run->is_complete) return run_end{};

@@ -14,6 +14,7 @@ int main(int argc, const char* const* argv, const application& program) {
   return cluster::run_program(program.info,
                               {.train = of_program(cluster::run_trainer),
                                .serve = of_program(cluster::run_stage_process),
+                               .keep = of_program(cluster::run_keeper_process),
                                .check = of_program(cluster::placement_table),
                                .measure = of_program(cluster::measure_layers),
                                .needs = of_program(cluster::needs_of_run),

@@ -53,11 +53,11 @@ stage_recovery::stage_recovery(node_group& group, joined_listening& doors,
     : group_(group),
       doors_(doors),
       ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),
-      here_(actors::spawn_keeper(group.system(), known)),
+      known_(known),
       core_(may_begin_anew) {}
 
 stage_recovery::~stage_recovery() {
-  caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
+  if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
 }
 
 result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group,
@@ -68,35 +68,55 @@ result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group,
   made->keepers_.resize(group.hosts().size());
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
     if (auto opened = made->open_keeper(place); !opened) return tl::unexpected(opened.error());
+  if (const auto host = group.outliving_host()) {
+    const auto opened = made->open_keeper_of(host);
+    if (!opened && opened.error().code != errc::peer_lost) return tl::unexpected(opened.error());
+    if (opened) made->outliving_ = *opened;
+  }
   return made;
 }
 
+result<strong_actor_ptr> stage_recovery::open_keeper_of(const strong_actor_ptr& host) {
+  return ask_
+      .request<actors::keeper_opened>(caf::actor_cast<actors::host_actor>(host),
+                                      actors::open_keeper{}, waits.join)
+      .get()
+      .map([](const actors::keeper_opened& opened) { return opened.keeper; });
+}
+
 result<void> stage_recovery::open_keeper(std::size_t place) {
-  const auto opened = ask_.request<actors::keeper_opened>(
-                              caf::actor_cast<actors::host_actor>(group_.hosts().at(place)),
-                              actors::open_keeper{}, waits.join)
-                          .get();
+  auto opened = open_keeper_of(group_.hosts().at(place));
   if (!opened) return tl::unexpected(opened.error());
-  keepers_.at(place) = opened->keeper;
+  keepers_.at(place) = std::move(*opened);
   return {};
+}
+
+strong_actor_ptr stage_recovery::outliving_keeper() const {
+  return group_.outliving_host() ? outliving_ : nullptr;
+}
+
+strong_actor_ptr stage_recovery::keeper_here() {
+  if (!here_) here_ = actors::spawn_keeper(group_.system(), known_);
+  return caf::actor_cast<strong_actor_ptr>(here_);
 }
 
 std::vector<strong_actor_ptr> stage_recovery::keepers_from(std::size_t stage) const {
   std::vector<strong_actor_ptr> all;
   for (std::size_t further = 0; further < keepers_.size(); ++further)
     all.push_back(keepers_[(stage + further) % keepers_.size()]);
-  all.push_back(caf::actor_cast<strong_actor_ptr>(here_));
+  if (here_) all.push_back(caf::actor_cast<strong_actor_ptr>(here_));
+  all.push_back(outliving_keeper());
   std::erase(all, nullptr);
   return all;
 }
 
-std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers(
-    const std::vector<bool>& lends) const {
+std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers(const std::vector<bool>& lends) {
+  const auto outliving = outliving_keeper();
   std::vector<std::vector<strong_actor_ptr>> all;
   for (const auto& beside : keepers_beside(group_.hosts_of_places(), lends)) {
     std::vector<strong_actor_ptr> of{keepers_.at(all.size())};
     if (beside.stage) of.push_back(keepers_.at(*beside.stage));
-    if (beside.trainer) of.push_back(caf::actor_cast<strong_actor_ptr>(here_));
+    if (beside.trainer) of.push_back(outliving ? outliving : keeper_here());
     all.push_back(std::move(of));
   }
   return all;
@@ -109,11 +129,31 @@ result<stage_recovery::versions> stage_recovery::versions_of(std::size_t stage) 
     answers.push_back(ask_.request<actors::versions_kept>(
         caf::actor_cast<actors::keeper_actor>(keeper),
         actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join));
-  const auto kept = actors::all(std::move(answers)).get();
-  if (!kept) return tl::unexpected(kept.error());
   versions found;
-  for (std::size_t i = 0; i < kept->size(); ++i)
-    for (const auto step : kept->at(i).steps) found.emplace(step, keepers[i]);
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const auto kept = answers[i].get();
+    const bool is_spare = keepers[i] == outliving_;
+    if (!kept && kept.error().code == errc::peer_lost && is_spare) continue;
+    if (!kept) return tl::unexpected(kept.error());
+    for (const auto step : kept->steps) found.emplace(step, keepers[i]);
+  }
+  return found;
+}
+
+result<std::optional<stage_recovery::point>> stage_recovery::left_by_last_trainer(
+    const std::vector<std::uint64_t>& steps) {
+  std::vector<versions> of_stages;
+  for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
+    auto found = versions_of(stage);
+    if (!found) return tl::unexpected(found.error());
+    of_stages.push_back(std::move(*found));
+  }
+  const auto last = std::find_if(steps.rbegin(), steps.rend(), [&](std::uint64_t step) {
+    return std::ranges::all_of(of_stages, [&](const auto& each) { return each.contains(step); });
+  });
+  if (last == steps.rend()) return std::nullopt;
+  point found{.at = {return_core::source::versions, *last}};
+  for (const auto& each : of_stages) found.versions.push_back({each.at(*last), *last});
   return found;
 }
 
@@ -132,7 +172,7 @@ result<return_core::effect> stage_recovery::list_versions() {
 
 result<void> stage_recovery::replace(const std::vector<std::size_t>& places) {
   if (auto replaced = group_.replace(places); !replaced) return replaced;
-  if (auto settled = doors_.settle(); !settled) return settled;
+  if (auto arranged = doors_.arrange(); !arranged) return arranged;
   for (std::size_t place = 0; place < keepers_.size(); ++place)
     if (!keepers_[place])
       if (auto opened = open_keeper(place); !opened) return opened;
@@ -279,7 +319,7 @@ error stage_recovery::end_of(return_core::reason reason, const error& why,
   if (reason == return_core::reason::no_beginning)
     return {errc::handler_failed, sources.why_no_beginning()};
   return {errc::handler_failed, group_.explain(why, waits.explained).text + "; the run was lost " +
-                                    std::to_string(core_.in_vain() + 1) + " times behind step " +
+                                    std::to_string(core_.in_vain() + 1) + " times after step " +
                                     std::to_string(core_.last_reached())};
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,9 +41,9 @@ void warn_of_shared_hosts(const placement_tables& config);
 
 /// Lets a run go on when it loses stages: their nodes are replaced. Where a version of each lost
 /// stage is left the others may go on; else all stages go back, as return_core decides. The
-/// versions of a stage are kept on its own node, on another one, and in this process where that
-/// costs no copy (see keepers_beside); so a stage is lost for good only with all of these
-/// (docs/recovery.md). Used by one thread.
+/// versions of a stage are kept on its own node, on another one, and where that costs no copy (see
+/// keepers_beside) in the process that outlives this one, or if there is none in this one; so a
+/// stage is lost for good only with all of these (docs/recovery.md). Used by one thread.
 class stage_recovery {
  public:
   /// `group` and `doors`, which says where other nodes listen, outlive it. `known`: optimizers, for
@@ -55,9 +56,13 @@ class stage_recovery {
   stage_recovery& operator=(const stage_recovery&) = delete;
   ~stage_recovery();
 
-  /// Of each stage, its own node's first, for pipeline_options. `lends`: see keepers_beside.
+  /// The keepers of each stage, its own node's first, for pipeline_options. `lends`: see
+  /// keepers_beside.
   [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers(
-      const std::vector<bool>& lends) const;
+      const std::vector<bool>& lends);
+
+  /// The one in the process that outlives this one, if that is there.
+  [[nodiscard]] caf::strong_actor_ptr outliving_keeper() const;
 
   /// Where the run goes on from, and where each stage's version is, if from versions.
   struct point {
@@ -65,10 +70,15 @@ class stage_recovery {
     std::vector<actors::version_place> versions = {};
   };
 
-  /// After `why`, where the arithmetic of one of these stages has thrown (see failed_work): ends
-  /// its node, so that the stage is lost like any other. `stages`: their names. Does nothing after
-  /// a loss. Errors: `why`, where it is something else; handler_failed with both reasons, where the
-  /// same work has thrown before.
+  /// Of these steps, which rise, the last of which a version is kept of every stage, by the process
+  /// that has outlived the trainer before; nothing where there is none. Errors: those of the nodes.
+  [[nodiscard]] result<std::optional<point>> left_by_last_trainer(
+      const std::vector<std::uint64_t>& steps);
+
+  /// If `why` is that the arithmetic of one of these stages has thrown (see failed_work), ends that
+  /// stage's node, so that the stage is lost like any other. `stages`: their names. Does nothing if
+  /// `why` is a loss. Errors: `why`, if it is something else; handler_failed with both reasons, if
+  /// the same work has thrown before.
   [[nodiscard]] result<void> fence(const error& why, const std::vector<std::string>& stages);
 
   /// A stage that is to be replayed, on another node unless only its replay was cut off.
@@ -78,20 +88,20 @@ class stage_recovery {
     caf::strong_actor_ptr keeper = {};                             ///< Of the node.
   };
 
-  /// After `why`: replaces the nodes that were lost, also meanwhile, and leaves the other stages as
-  /// they are. Where the replay of the stages that this returns is cut off by another loss, it may
-  /// be called again, and returns them too. Nothing where no version of all lost stages is left, or
-  /// `recover` would give up. Whatever goes wrong from here on, `recover` may be called, and has
-  /// all stages go back; else `replayed`. Errors: as `recover`.
+  /// Replaces the nodes that were lost by `why` or meanwhile, and leaves the other stages as they
+  /// are. Returns the stages to replay. If another loss cuts off their replay, this may be called
+  /// again and returns them too. Nothing if no version of all lost stages is left, or if `recover`
+  /// would give up. If anything fails from here on, call `recover`, which has all stages go back;
+  /// otherwise call `replayed`. Errors: as `recover`.
   [[nodiscard]] result<std::vector<stage_loss>> replace_lost(const error& why,
                                                              std::uint64_t reached);
   void replayed();
 
-  /// After `why`: replaces what was lost, also meanwhile, and finds where the run goes on from. The
-  /// stages of before have been told to end on all nodes. `reached`: the last step that was ever
-  /// done. Errors: `why`, where no node was lost; those of replacing a node; handler_failed when
-  /// nodes were replaced `return_core::most_in_vain` times and `reached` has stayed the same, and
-  /// where nothing is left to go back to.
+  /// Replaces the nodes that were lost by `why` or meanwhile, and finds where the run continues.
+  /// The former stages have then been told to end on all nodes. `reached`: the last step that was
+  /// ever done. Errors: `why`, if no node was lost; those of replacing a node; handler_failed if
+  /// nodes were replaced `return_core::most_in_vain` times while `reached` stayed the same, or if
+  /// nothing is left to go back to.
   [[nodiscard]] result<point> recover(const error& why, std::uint64_t reached,
                                       const return_sources& sources);
 
@@ -99,6 +109,8 @@ class stage_recovery {
   stage_recovery(node_group& group, joined_listening& doors, const optimizers::registry& known,
                  bool may_begin_anew);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
+  [[nodiscard]] result<caf::strong_actor_ptr> open_keeper_of(const caf::strong_actor_ptr& host);
+  [[nodiscard]] caf::strong_actor_ptr keeper_here();
   [[nodiscard]] result<std::vector<stage_loss>> mend();
   [[nodiscard]] return_core::effect begin_return(const error& why);
   /// Errors: peer_lost, and others that end the run.
@@ -125,7 +137,9 @@ class stage_recovery {
   joined_listening& doors_;
   actors::requester ask_;
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
-  actors::keeper_actor here_;                   // in this process
+  optimizers::registry known_;
+  actors::keeper_actor here_;        // in this process; null: nobody has needed it
+  caf::strong_actor_ptr outliving_;  // in the one that outlives it; null: there was none
   return_core core_;
   throws_core throws_;
   std::set<std::size_t> not_replayed_;  // whose stage was lost

@@ -30,14 +30,14 @@ result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
                                                  const prepared_run& run) {
   auto out = run_reporter::open(config.observe, progress_options_of(config.train, run));
   if (!out) return tl::unexpected(out.error());
-  return std::unique_ptr<reporter>(new reporter(std::move(*out), config));
+  return std::unique_ptr<reporter>(
+      new reporter(std::move(*out), loss_scale_of(config.model, config.train) != 1,
+                   stage_names_of(config.pipeline), config.train.accumulate));
 }
 
-reporter::reporter(std::unique_ptr<run_reporter> out, const trainer_config& config)
-    : out_(std::move(out)),
-      scales_(loss_scale_of(config) != 1),
-      names_(stage_names_of(config.pipeline)),
-      accumulate_(config.train.accumulate) {
+reporter::reporter(std::unique_ptr<run_reporter> out, bool scales, std::vector<std::string> names,
+                   std::uint32_t accumulate)
+    : out_(std::move(out)), scales_(scales), names_(std::move(names)), accumulate_(accumulate) {
   for (const auto& name : names_) peaks_.push_back({.stage = name, .memory = name});
 }
 

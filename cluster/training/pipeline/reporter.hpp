@@ -20,8 +20,8 @@ class reporter {
   [[nodiscard]] static result<std::unique_ptr<reporter>> open(const trainer_config& config,
                                                               const prepared_run& run);
 
-  /// Before the first step. `memories`: of each stage, whose count its device's memory is; `needs`:
-  /// what the stages of one replica are predicted to take; empty: that is not known.
+  /// Before the first step. `memories`: the name of the device memory that each stage shares;
+  /// `needs`: what the stages of one replica are predicted to take; empty: that is not known.
   void expect_on_devices(const std::vector<std::string>& memories,
                          const std::vector<engine::stage_memory>& needs);
 
@@ -41,7 +41,8 @@ class reporter {
   [[nodiscard]] result<void> check_applied() const;
 
  private:
-  reporter(std::unique_ptr<run_reporter> out, const trainer_config& config);
+  reporter(std::unique_ptr<run_reporter> out, bool scales, std::vector<std::string> names,
+           std::uint32_t accumulate);
 
   std::unique_ptr<run_reporter> out_;
   bool scales_;                     // whether losses are scaled
@@ -49,8 +50,8 @@ class reporter {
   std::vector<double> seconds_;     // of each step
   std::vector<double> bubbles_;
   std::vector<device_peak> peaks_;  // of each stage
-  std::uint32_t accumulate_;        // steps of an optimizer's step
-  std::uint64_t applied_ = 0;       // optimizer's steps
+  std::uint32_t accumulate_;        // steps of an update
+  std::uint64_t applied_ = 0;       // updates
   bool is_left_out_ = false;        // the one under way
   std::string why_left_out_;        // the last step that was
 };

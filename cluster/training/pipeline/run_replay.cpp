@@ -21,6 +21,7 @@ result<std::uint64_t> replay_all(pipeline_run& parts, actors::pipeline& stages,
                                  const actors::data_actor& reader) {
   std::vector<actors::stage_replacement> built;
   for (const auto& [place, versions, keeper] : lost) {
+    ++parts.orders.at(place).incarnation;
     auto order = parts.orders.at(place);
     order.weights_follow = true;
     auto stage = parts.group.build_at(place, order);
@@ -29,6 +30,7 @@ result<std::uint64_t> replay_all(pipeline_run& parts, actors::pipeline& stages,
   }
   if (auto opened = open_again(parts.disks, parts.hosts); !opened)
     return tl::unexpected(opened.error());
+  if (!parts.recovery->outliving_keeper()) stages.leave_out_spare_keeper();
   return stages.replay(built, reader);
 }
 
@@ -44,8 +46,8 @@ void tell_replay(pipeline_run& parts, const std::vector<stage_recovery::stage_lo
 
 /// Has other processes do the last steps of the stages that were lost, also of those that are lost
 /// meanwhile, and another one read the data where they were lost with one. Errors: peer_lost, where
-/// all stages have to go back; handler_failed, where the data are gone or others, which ends the
-/// run.
+/// all stages have to go back; handler_failed, where the data are gone or others, and cancelled,
+/// where the user has stopped the run, which end it.
 result<void> replay(pipeline_run& parts, actors::pipeline& stages, const error& why) {
   if (!stages.can_replay()) return tl::unexpected(why);
   const auto begin = std::chrono::steady_clock::now();
@@ -58,6 +60,9 @@ result<void> replay(pipeline_run& parts, actors::pipeline& stages, const error& 
   actors::data_actor reader;  // that has yet to feed again; null: the feeders are there
   for (;;) {
     const auto lost = parts.recovery->replace_lost(cause, parts.told.steps);
+    // Without a user's stop it is a node that has left, where all stages may go back.
+    if (!lost && lost.error().code == errc::cancelled && parts.control.stop.wanted())
+      return tl::unexpected(lost.error());
     if (!lost) return go_back(lost.error());
     if (lost->empty()) return tl::unexpected(cause);
     const auto read = read_data_again(parts);
@@ -72,7 +77,7 @@ result<void> replay(pipeline_run& parts, actors::pipeline& stages, const error& 
       return {};
     }
     if (reader && from.error().code == errc::bad_data)
-      return fail(errc::handler_failed, "the process that read the data was lost behind step " +
+      return fail(errc::handler_failed, "the process that read the data was lost after step " +
                                             std::to_string(parts.told.steps) + ", and " +
                                             from.error().text);
     if (from.error().code != errc::peer_lost) return go_back(from.error());

@@ -14,7 +14,7 @@ namespace troupe::cluster {
 
 /// A stage was lost, or its arithmetic has thrown: then it is lost, unless it did so before.
 /// Errors: peer_lost, where all stages have to go back; handler_failed, where the data are gone or
-/// others; `why`.
+/// others; cancelled, where the user has stopped the run; `why`.
 [[nodiscard]] result<void> on_loss(pipeline_run& parts, actors::pipeline& stages, const error& why);
 
 }  // namespace troupe::cluster

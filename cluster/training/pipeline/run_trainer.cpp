@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -69,7 +70,8 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                     .progress = std::move(progress),
                     .drive = std::move(drive),
                     .understudies = config.cluster.understudies,
-                    .own_messages = program.info.known.own_messages},
+                    .own_messages = program.info.known.own_messages,
+                    .invited = config.keeper_socket},
                    config.checkpoint, config.cluster, control);
 }
 
@@ -98,7 +100,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
-  run_control control(config);
+  run_control control(config.train, config.config_files);
   const auto stage_with_data =
       stage_of_data(config, config.data, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
@@ -121,6 +123,11 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
 
 result<void> run_stage_process(const application& program, const node_options& options) {
   return serve_as_node(options, program.info.known, stage_host(program.info.known));
+}
+
+result<void> run_keeper_process(const application& program, const node_options& options,
+                                const std::shared_ptr<actors::kept_stages>& kept) {
+  return serve_as_node(options, program.info.known, stage_host(program.info.known, kept));
 }
 
 }  // namespace troupe::cluster

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "actors/recovery/kept_stages.hpp"
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/training/application.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
@@ -15,5 +18,10 @@ namespace troupe::cluster {
 /// Serves as a stage process of another process's run.
 [[nodiscard]] result<void> run_stage_process(const application& program,
                                              const node_options& options);
+
+/// Serves as the process that outlives the trainer, for one trainer. `kept`: see kept_stages.
+[[nodiscard]] result<void> run_keeper_process(const application& program,
+                                              const node_options& options,
+                                              const std::shared_ptr<actors::kept_stages>& kept);
 
 }  // namespace troupe::cluster

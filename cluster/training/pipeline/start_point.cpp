@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "cluster/training/beginning/initial_state.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
-#include "cluster/training/pipeline/initial_state.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -72,7 +72,7 @@ result<bool> way_back::read_beginning() {
   }
   if (found.error().code == errc::peer_lost) return tl::unexpected(found.error());
   why_ = "the checkpoint that the run began from is gone: " + found.error().text;
-  if (may_begin_anew(config_))
+  if (may_begin_anew(config_.checkpoint))
     log::warning(why_ + "; the run begins anew");
   else
     why_ += "; --resume auto begins such a run anew";
@@ -81,7 +81,9 @@ result<bool> way_back::read_beginning() {
 
 result<start_point> way_back::take(return_core::source from) {
   if (from != return_core::source::anew) return std::move(read_);
-  return begin_anew(run_, config_).map([&] { return beginning_of(run_, std::nullopt); });
+  return begin_anew(run_, config_.model, config_.train).map([&] {
+    return beginning_of(run_, std::nullopt);
+  });
 }
 
 result<void> load(actors::pipeline& stages, const prepared_run& run, actors::requester& ask,

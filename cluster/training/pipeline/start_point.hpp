@@ -17,8 +17,8 @@
 
 namespace troupe::cluster {
 
-/// Where a run begins, or goes on: with versions of the stages, else with a file or with files on
-/// hosts' disks, else with the weights of its seed.
+/// Where a run starts or continues: from versions that keepers have of the stages, else from a file
+/// or files on hosts' disks, else from weights drawn with its seed.
 struct start_point {
   std::uint64_t steps_before = 0;
   std::optional<engine::loss_scaler> scaler = {};
@@ -27,20 +27,20 @@ struct start_point {
   std::optional<found_slices> on_hosts = {};
 };
 
-/// Where the run begins. `on_hosts`: see settle_beginning.
+/// Where the run begins. `on_hosts`: see find_beginning_on_hosts.
 [[nodiscard]] start_point beginning_of(const prepared_run& run,
                                        std::optional<found_slices> on_hosts);
 
 /// Looks for the files of a checkpoint on the hosts' disks.
 using slice_finder = std::function<result<found_slices>(const whole_checkpoint&)>;
 
-/// What a run reads that has no version left of some stage, in the order that return_core gives:
-/// its own checkpoints, and what it began from. Says as a warning what it passes over, and where
-/// the run goes back to. Used by one thread.
+/// What a run reads when no version of some stage is left, in the order that return_core gives: its
+/// own checkpoints, then what it started from. Warns of what it passes over, and of where the run
+/// goes back to. Used by one thread.
 class way_back {
  public:
-  /// All outlive it. `beginning`: of a run that began from a checkpoint whose files its hosts no
-  /// longer have nothing is left, and with --resume auto `run` is made to begin anew.
+  /// All outlive it. If the checkpoint that the run started from (`beginning`) is gone from its
+  /// hosts, nothing is left to go back to; with --resume auto `run` then starts from the beginning.
   way_back(prepared_run& run, const trainer_config& config, const checkpoint_keeper& checkpoints,
            const start_point& beginning, slice_finder find)
       : run_(run),
@@ -49,8 +49,8 @@ class way_back {
         beginning_(beginning),
         find_(std::move(find)) {}
 
-  [[nodiscard]] static bool may_begin_anew(const trainer_config& config) {
-    return config.checkpoint.resume == "auto";
+  [[nodiscard]] static bool may_begin_anew(const checkpoint_config& kept) {
+    return kept.resume == "auto";
   }
 
   /// Whether it can be read. Errors: peer_lost.

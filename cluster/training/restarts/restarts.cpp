@@ -2,13 +2,18 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "cluster/launch/child_process.hpp"
 #include "cluster/training/restarts/restarts_core.hpp"
@@ -64,7 +69,75 @@ void pass_on(const siginfo_t& got, pid_t child) {
   if (got.si_code != SI_KERNEL) ::sigqueue(child, got.si_signo, {});
 }
 
-trainer_end await(pid_t child, const held_signals& signals, restarts_core& restarts) {
+/// Forks. The new process has its signals back and dies with its parent. Errors: io_failed.
+result<pid_t> fork_watched(std::optional<held_signals>& signals, const char* what) {
+  const pid_t parent = ::getpid();
+  std::fflush(nullptr);  // or the child would print it again
+  const pid_t child = ::fork();
+  if (child < 0)
+    return fail(errc::io_failed,
+                std::string(what) + "'s process cannot be started: " + std::strerror(errno));
+  if (child > 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) std::_Exit(exit_failed);
+  signals.reset();
+  return child;
+}
+
+/// The keeper of versions, as the process that watches over it sees it. One that has ended is
+/// started again with the next trainer, and has nothing then.
+class watched_keeper {
+ public:
+  /// In the new process: its end of the socket. Nothing in the calling one. Errors: io_failed.
+  result<descriptor> start(std::optional<held_signals>& signals) {
+    if (pid_ > 0) return descriptor();
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+      return fail(errc::io_failed,
+                  std::string("no socket for the keeper of versions: ") + std::strerror(errno));
+    descriptor trainers(ends[0]);
+    descriptor own(ends[1]);
+    const auto made = fork_watched(signals, "the keeper of versions");
+    if (!made) return tl::unexpected(made.error());
+    if (*made == 0) {
+      trainers_.reset();
+      return own;
+    }
+    pid_ = *made;
+    trainers_ = std::move(trainers);
+    return descriptor();
+  }
+
+  /// A child has ended, perhaps this one.
+  void reap() {
+    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = 0;
+  }
+
+  /// The trainer's end of the socket; in the trainer, whose it is from then on.
+  descriptor take_socket() { return std::move(trainers_); }
+
+  /// No trainer will come: it ends by itself, or is killed.
+  void end() {
+    trainers_.reset();
+    if (pid_ <= 0) return;
+    for (auto left = usual_time_of_end / look_every; left > 0 && pid_ > 0; --left) {
+      reap();
+      if (pid_ > 0) std::this_thread::sleep_for(look_every);
+    }
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds look_every{5};
+
+  pid_t pid_ = 0;
+  descriptor trainers_;
+};
+
+trainer_end await(pid_t child, const held_signals& signals, restarts_core& restarts,
+                  watched_keeper& keeper) {
   for (;;) {
     const auto got = signals.take();
     if (got.si_signo != SIGCHLD) {
@@ -72,6 +145,7 @@ trainer_end await(pid_t child, const held_signals& signals, restarts_core& resta
       pass_on(got, child);
       continue;
     }
+    keeper.reap();
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) != child) continue;
     if (WIFSIGNALED(status)) return {0, WTERMSIG(status)};
@@ -79,34 +153,39 @@ trainer_end await(pid_t child, const held_signals& signals, restarts_core& resta
   }
 }
 
+int exit_code_of(const trainer_end& ended, pid_t child, const char* program) {
+  if (ended.signal == 0) return ended.code;
+  std::fprintf(stderr, "%s: %s\n", program, describe(ended, child).c_str());
+  return exit_by_signal + ended.signal;
+}
+
 }  // namespace
 
-result<std::optional<int>> train_with_restarts(const restart_settings& how) {
+result<watched_process> train_with_restarts(const restart_settings& how) {
+  using role = watched_process::role;
   restarts_core restarts(how.most);
+  watched_keeper keeper;
   std::optional<held_signals> signals(how.checkpoint_signal);
-  const pid_t parent = ::getpid();
-  for (std::optional<std::uint32_t> number;;) {
-    std::fflush(nullptr);  // or the child would print it again
-    const pid_t child = ::fork();
-    if (child < 0)
-      return fail(errc::io_failed,
-                  std::string("the trainer's process cannot be started: ") + std::strerror(errno));
-    if (child == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) std::_Exit(exit_failed);
-      signals.reset();
-      return std::nullopt;
+  for (;;) {
+    if (how.has_keeper) {
+      auto own = keeper.start(signals);
+      if (!own) return tl::unexpected(own.error());
+      if (*own) return watched_process{.is = role::keeper, .socket = std::move(*own)};
     }
-    const auto ended = await(child, *signals, restarts);
-    number = restarts.on_end(ended);
-    if (number) {
-      log::warning(describe(ended, child) + ": it is started again (restart " +
-                   std::to_string(*number) + " of " + std::to_string(how.most) + ")");
-      continue;
+    const auto child = fork_watched(signals, "the trainer");
+    if (!child) {
+      keeper.end();
+      return tl::unexpected(child.error());
     }
-    if (ended.signal == 0) return ended.code;
-    std::fprintf(stderr, "%s: %s\n", how.program, describe(ended, child).c_str());
-    return exit_by_signal + ended.signal;
+    if (*child == 0) return watched_process{.is = role::trainer, .socket = keeper.take_socket()};
+    const auto ended = await(*child, *signals, restarts, keeper);
+    const auto number = restarts.on_end(ended);
+    if (!number) {
+      keeper.end();
+      return watched_process{.exit_code = exit_code_of(ended, *child, how.program)};
+    }
+    log::warning(describe(ended, *child) + ": it is started again (restart " +
+                 std::to_string(*number) + " of " + std::to_string(how.most) + ")");
   }
 }
 

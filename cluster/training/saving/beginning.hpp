@@ -13,47 +13,68 @@
 
 namespace troupe::cluster {
 
-/// What --resume has a run go on from.
+/// The settings that, with a checkpoint, determine every bit of the steps after it. A resumed run
+/// may therefore not change them: the order of samples, random draws, and the model with its
+/// options. `model_options`: a name with a table before it ("server.workers") belongs to that
+/// table.
+[[nodiscard]] std::map<std::string, std::string> settings_of_steps(
+    const trainer_config& config, const std::map<std::string, double>& model_options);
+
+/// Whether the run has the checkpoint's settings and data. Errors: bad_config naming a setting that
+/// differs, or saying that the data differ.
+[[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
+                                          const std::map<std::string, double>& model_options,
+                                          const data_record& data = {});
+
+/// The checkpoint that the run resumes from. None if --resume is not given, if it is "latest" and
+/// there is no checkpoint yet, or if it is "auto" and no checkpoint is whole. Warns of those that
+/// are passed over. Errors: bad_data, and those of check_settings.
+[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
+    const trainer_config& config, const std::map<std::string, double>& model_options,
+    const data_record& data = {});
+
+/// What a run with --resume starts from.
 struct run_beginning {
-  std::optional<whole_checkpoint> from;  ///< None: the run begins anew.
+  std::optional<whole_checkpoint> from;  ///< None: the run starts from the beginning.
   bool is_complete = false;              ///< It has all steps, and nothing is left to do.
 };
 
-/// Whether the run is to go on from the newest checkpoint whose manifest the trainer's folder or a
-/// host has: with slices on the hosts' own disks they keep copies.
+/// Whether the run resumes from the newest checkpoint whose manifest is in the trainer's folder or
+/// on a host. Hosts that keep slices on their own disks keep copies of the manifests too.
 [[nodiscard]] bool resumes_newest_of_hosts(const checkpoint_config& kept);
 
-/// Whether that is known to be needed: the trainer's folder has none, or its newest cannot be read.
+/// Whether the hosts' copies are needed: the trainer's folder has no manifest, or its newest one
+/// cannot be read.
 [[nodiscard]] bool lacks_manifests(const checkpoint_config& kept);
 
-/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
-/// command until the run is done. Errors: bad_config.
+/// For a checkpoint in `folder` that has all `steps` of the run. With --resume auto, which is for
+/// starting the same command until the run is done, this is logged; otherwise it is an error.
+/// Errors: bad_config.
 [[nodiscard]] result<void> check_complete(const checkpoint_config& kept, const train_config& train,
                                           const setting_places& places, std::uint64_t steps,
                                           const std::filesystem::path& folder);
 
-/// Finds it for a run of so many steps, and says so where there is none. One that has all steps is
-/// gone on from where `evaluates`, the run may be started again by itself and was ended before its
-/// last evaluation was told. Where the newest manifest
-/// cannot be read and the hosts may have it, that is left to settle_beginning. Errors: those of
-/// find_resumed; bad_config where the checkpoint has all steps and that is an error (see
-/// docs/checkpoints.md).
+/// Finds the checkpoint that a run of so many steps resumes from, and logs it if there is none. A
+/// checkpoint that has all steps is resumed with --resume auto, if the run evaluates (`evaluates`)
+/// and its last evaluation was not reported. If the newest manifest cannot be read and the hosts
+/// may have a copy, find_beginning_on_hosts looks for it. Errors: those of find_resumed and
+/// check_complete; see docs/checkpoints.md.
 [[nodiscard]] result<run_beginning> find_beginning(
     const trainer_config& config, const std::map<std::string, double>& model_options,
     const data_record& data, std::uint64_t steps, bool evaluates);
 
-/// Tells a user how a run is resumed whose trainer is killed, where it writes checkpoints
-/// meanwhile. `steps_before`: of what it begins from. Says nothing where the folder's newest
-/// checkpoint is not that, so that `latest` might mean another run's.
+/// Logs the command that resumes this run if its trainer is killed, provided that the run writes
+/// checkpoints as it goes. `steps_before`: the steps in what the run starts from. Logs nothing if
+/// the newest checkpoint in the folder has another step: then `latest` might be another run's.
 void tell_command_to_resume(const trainer_config& config, std::uint64_t steps_before);
 
-/// The same of a run that has failed behind its checkpoint of step `last`, unless that has all
-/// `steps`.
+/// Logs the command that resumes a failed run, whose last checkpoint is of step `last`; nothing if
+/// that has all `steps`.
 void tell_way_on(const trainer_config& config, std::uint64_t last, std::uint64_t steps);
 
-/// Up to which step a run that goes on from a checkpoint has no evaluation left to tell: one that
-/// was ended before it told the evaluation of the checkpoint's own step, as an interrupted run is,
-/// does that first.
+/// The last step up to which no evaluation is due in a run that resumes from this checkpoint. That
+/// is the step before the checkpoint's own if the evaluation at the checkpoint was not reported, as
+/// when the run was interrupted: the resumed run evaluates first.
 [[nodiscard]] std::uint64_t evaluated_before(const whole_checkpoint& from);
 
 }  // namespace troupe::cluster

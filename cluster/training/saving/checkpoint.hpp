@@ -19,7 +19,7 @@ namespace troupe::cluster {
 // of optimizers/training/saved_state.hpp. The second one says of which weights it is, so that it is
 // never taken for that of others which were saved under the same name.
 
-/// What a run begins from: tensors of files that stay open, and none in memory.
+/// What a run starts from: tensors in files that stay open; none of them is in memory.
 struct checkpoint {
   std::filesystem::path source;  ///< For errors: the file of weights, or a checkpoint's folder.
   engine::tensor_files weight_files;
@@ -30,9 +30,9 @@ struct checkpoint {
   std::set<std::string> skipped = {};     ///< Of the model, which begin as they do without a file.
 };
 
-/// Opens the weights and, if there is any, their state: in the file beside, or in the same file, as
-/// runs before had it. A state file of other weights is passed over with a warning. Errors:
-/// bad_data.
+/// Opens the weights and the optimizer's state, if there is any: in the file beside, or in the same
+/// file, as older versions wrote it. A state file of other weights is passed over with a warning.
+/// Errors: bad_data.
 [[nodiscard]] result<checkpoint> read_checkpoint(const std::filesystem::path& file);
 
 /// Opens all files of a checkpoint that was found whole. Errors: bad_data.

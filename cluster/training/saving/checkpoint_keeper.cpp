@@ -1,62 +1,17 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 
-#include <charconv>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "cluster/recovery/checkpoint_write_core.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
 #include "engine/base/begin_work.hpp"
-#include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 namespace {
-
-/// For who starts the same command again and again.
-result<std::optional<whole_checkpoint>> newest_whole_in(const checkpoint_folder& folder) {
-  auto looked = folder.newest();
-  if (!looked) return tl::unexpected(looked.error());
-  for (const auto& why : looked->passed_over)
-    log::warning(why + "; this checkpoint is passed over");
-  return std::move(looked->found);
-}
-
-/// Whoever goes back to a step leaves what came after it, which "latest" would take.
-void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
-  const auto all = folder.steps();
-  if (!all || all->empty() || all->front() <= step) return;
-  log::warning(folder.path_of(all->front()).string() +
-               " is of a later step, and stays until this run comes as far: --resume latest would "
-               "take it");
-}
-
-/// Who names the manifest, the one file that every checkpoint has, means its folder.
-std::filesystem::path folder_named(const std::filesystem::path& by) {
-  return by.filename() == checkpoint_folder::manifest_name ? by.parent_path() : by;
-}
-
-result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
-  const checkpoint_folder folder(config.dir);
-  const auto& which = config.resume;
-  if (which.empty()) return std::nullopt;
-  if (which == "latest") return folder.latest();
-  if (which == "auto") return newest_whole_in(folder);
-  std::uint64_t step = 0;
-  const char* const end = which.data() + which.size();
-  const auto [stop, status] = std::from_chars(which.data(), end, step);
-  const bool is_step = stop == end && status == std::errc();
-  std::error_code why;
-  if (!is_step && !std::filesystem::exists(which, why))
-    return fail(errc::bad_config, "there is no " + which +
-                                      "; allowed: latest, auto, the number of a step, and the "
-                                      "folder of a checkpoint");
-  auto found = is_step ? folder.of_step(step) : read_whole(folder_named(which));
-  if (found && is_step) warn_of_later(folder, step);
-  return std::move(found).map(
-      [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
-}
 
 struct timing {
   checkpoint_keeper::clock::time_point begun;
@@ -208,51 +163,6 @@ result<void> finished(unfinished of) {
 }
 
 }  // namespace
-
-std::map<std::string, std::string> settings_of_steps(
-    const trainer_config& config, const std::map<std::string, double>& model_options) {
-  std::map<std::string, std::string> all{
-      {"model.name", config.model.name},
-      {"data.source", config.data.source},
-      {"data.image_size", std::to_string(config.data.image_size)},
-      {"data.shuffle", config.data.shuffle ? "true" : "false"},
-      {"train.accumulate", std::to_string(config.train.accumulate)},
-      {"train.batch_norm", is_norm_synced(config) ? "sync" : "local"},
-      {"train.batch_size", std::to_string(config.train.batch_size)},
-      {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
-      {"train.seed", std::to_string(config.train.seed)},
-      {"optimizer.name", config.optimizer.name}};
-  for (const auto& [name, value] : model_options)
-    all[(name.find('.') == std::string::npos ? "model." : "") + name] = format("%.17g", value);
-  return all;
-}
-
-result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                            const std::map<std::string, double>& model_options,
-                            const data_record& data) {
-  const auto own = settings_of_steps(config, model_options);
-  for (const auto& [name, value] : of.manifest.settings) {
-    const auto ours = own.find(name);
-    if (ours == own.end() || ours->second == value) continue;
-    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " +
-                                      of.folder.string() + " is of a run with " + name + " = " +
-                                      value + ", and this one has " + ours->second +
-                                      ": give it the same, or " + remedy_of_others(of.folder));
-  }
-  return check_data(of, config.places, config.data, data);
-}
-
-result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    const data_record& data) {
-  auto found = found_by(config.checkpoint);
-  if (!found)
-    return tl::unexpected(config.places.blame("checkpoint.resume", std::move(found.error())));
-  if (!*found) return found;
-  if (auto same = check_settings(**found, config, model_options, data); !same)
-    return tl::unexpected(same.error());
-  return found;
-}
 
 checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,

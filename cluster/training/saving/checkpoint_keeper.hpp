@@ -22,38 +22,19 @@
 
 namespace troupe::cluster {
 
-/// Settings that decide, with a checkpoint, what the steps after it are to the bit, and that a run
-/// may not change therefore: which samples come when, what is drawn, and the model with its own
-/// options. `model_options`: one whose name has a table before it ("server.workers") is of that.
-[[nodiscard]] std::map<std::string, std::string> settings_of_steps(
-    const trainer_config& config, const std::map<std::string, double>& model_options);
-
-/// Errors: bad_config naming a setting that is another one than the checkpoint's, or saying that
-/// the data are.
-[[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                                          const std::map<std::string, double>& model_options,
-                                          const data_record& data = {});
-
-/// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
-/// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
-/// those of check_settings.
-[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    const data_record& data = {});
-
 /// What checkpoints are made of.
 struct checkpoint_parts {
-  /// Has the stages write what they are after a step, which is the last that was begun.
+  /// Has the stages write their state after a step, the last that was begun.
   std::function<actors::slices_under_way(std::uint64_t step, const std::string& folder)> write;
   std::vector<std::string> weights;  ///< The model's parameters and buffers, in its order.
   actors::requester& ask;            ///< For what stages could not write; outlives the keeper.
-  /// The same as `write`, each stage into a folder on its host's own disk.
+  /// The same, but each stage writes into a folder on its host's own disk.
   std::function<actors::slices_under_way(std::uint64_t step,
                                          const std::vector<std::string>& folders)>
       write_apart = {};
-  /// Where that is; null: all files are in the trainer's folder.
+  /// Those disks; null: all files are in the trainer's folder.
   const slice_disks* disks = nullptr;
-  /// Whose samples that could not be read are noted; null: none are.
+  /// Its unreadable samples are recorded in the manifest; null: none are.
   std::shared_ptr<const engine::dataset> data = {};
 };
 
@@ -63,13 +44,13 @@ class checkpoint_keeper {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// Whether checkpoints can be written into the folder that [checkpoint] names, if it names one:
-  /// what `open` refuses later, before other hosts are asked for anything. Errors: as `open`.
+  /// Whether checkpoints can be written into the folder that [checkpoint] names, if it names one.
+  /// `open` checks the same, but only after other hosts were asked. Errors: as `open`.
   [[nodiscard]] static result<void> try_folder(const checkpoint_config& kept,
                                                const setting_places& places);
 
-  /// `config` outlives it. `steps`: that are in what the run begins with. Errors: io_failed, where
-  /// no checkpoint can be written, or another run has the folder.
+  /// `config` outlives it. `steps`: the steps in what the run starts from. Errors: io_failed if no
+  /// checkpoint can be written, or if another run uses the folder.
   [[nodiscard]] static result<checkpoint_keeper> open(
       const trainer_config& config, const std::map<std::string, double>& model_options,
       std::uint64_t steps, clock::time_point now, const data_record& data = {});
@@ -80,44 +61,44 @@ class checkpoint_keeper {
   /// Warns where the disk has less room than one more checkpoint's weights need.
   void warn_of_little_room(std::uint64_t weight_bytes) const;
 
-  /// Whether one is to be written of `step`, and has not been. Updates are whole then
-  /// (--accumulate). `is_asked`: by a signal. After one that was cut off, because a stage was lost
-  /// or the stages ended, another one is due at once.
+  /// Whether a checkpoint of `step` is to be written and has not been; only at steps that complete
+  /// an update (--accumulate). `is_asked`: a signal asks for one. After a checkpoint that was cut
+  /// off because a stage was lost or the stages ended, another one is due at once.
   [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
 
-  /// This step has been reported, and so have those before it. A checkpoint of a later one is not
-  /// made whole before: a run that went on from it would never report its step.
+  /// This step and those before it have been reported. The manifest of a checkpoint is written only
+  /// after its step was reported: a run that resumed from it would never report that step.
   void told(std::uint64_t step);
 
-  /// Begins one of a step, the last that was begun, unless it has been written: the stages write
-  /// their files, and another thread waits for those and until the step is told, writes the
-  /// manifest and removes old ones, so that further steps may begin at once. One is under way at
-  /// most, so one before is waited for; its step has been told.
-  /// `is_asked`: by a signal, which is answered with the place. That it cannot be written is
-  /// printed, here or by `report`.
+  /// Begins a checkpoint of a step, the last that was begun, unless there is one. The stages write
+  /// their files, and further steps may begin at once: another thread waits for the files and for
+  /// the report of the step, writes the manifest and removes old checkpoints. At most one is under
+  /// way: this waits for the one before, whose step has been reported. `is_asked`: a signal asked
+  /// for it, so its path is printed. A failure is printed, here or by `report`.
   void write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
              const printer& print);
 
-  /// Prints what became of the one under way, if that is known.
+  /// Prints the outcome of the checkpoint under way, if it is known.
   void report(const printer& print);
 
-  /// The steps in the last one that is whole, or in what the run began with. Waits for the one
-  /// under way, of a run whose steps may never end: so long, and then gives it up. One whose step
-  /// was not told is given up at once.
+  /// The step of the last whole checkpoint, or of what the run started from. Waits up to `patience`
+  /// for the checkpoint under way and then abandons it, since the step that it waits for may never
+  /// end. A checkpoint whose step was not reported is abandoned at once.
   [[nodiscard]] std::uint64_t last_step(std::chrono::seconds patience, const printer& print);
 
-  /// The same, as far as is known; does not wait.
+  /// The same as far as is known, without waiting.
   [[nodiscard]] std::uint64_t last_step() const { return record_.last_step(); }
 
   /// The steps of checkpoints that this run has written and not removed; the newest first.
   [[nodiscard]] std::vector<std::uint64_t> own_steps() const;
-  /// The run goes on behind this step, for later ones could not be read: they are written again.
+  /// The run continues after this step because later checkpoints could not be read; they are
+  /// written again.
   void went_back(std::uint64_t step);
 
-  /// The evaluation after this step was told: a run that goes on from a checkpoint of that step
-  /// need not repeat it, be it there or still to be written.
+  /// The evaluation after this step was reported, so a run that resumes from a checkpoint of this
+  /// step, written already or not, need not repeat it.
   void evaluated(std::uint64_t step);
 
   /// Errors: bad_data, io_failed.
@@ -125,8 +106,9 @@ class checkpoint_keeper {
     return folder_.of_step(step);
   }
 
-  /// Writes one at the end of a run, or where it was interrupted, and waits for it. That it cannot
-  /// be written is printed, and no error. Errors: those of the stages, as peer_lost.
+  /// Writes a checkpoint at the end of a run, or where it was interrupted, and waits for it. If it
+  /// cannot be written, that is printed and is no error. Errors: those of the stages, as
+  /// peer_lost.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                         const printer& print);
 

@@ -11,16 +11,16 @@
 
 namespace troupe::cluster {
 
-/// What a run's data are, as its checkpoints note it among their settings: the samples of each
-/// split and the data's own digest, by name and value. Empty: nothing is known.
+/// A description of a run's data, which its checkpoints record among their settings: the number of
+/// samples of each split and the data's own digest, by name and value. Empty: nothing is known.
 using data_record = std::map<std::string, std::string>;
 
-/// Empty for a run that neither writes checkpoints nor begins from one. Errors: those of
+/// Empty for a run that neither writes checkpoints nor resumes from one. Errors: those of
 /// engine::dataset::digest.
 [[nodiscard]] result<data_record> record_of(const checkpoint_config& kept,
                                             const engine::dataset& data);
 
-/// What is left to a user whose run is another one than the checkpoint's: the end of a sentence.
+/// What a user can do whose run differs from the checkpoint's, as the end of a sentence.
 [[nodiscard]] std::string remedy_of_others(const std::filesystem::path& checkpoint);
 
 /// Whether the data are those of the checkpoint's run, as far as both are known. Errors: bad_config
@@ -28,9 +28,9 @@ using data_record = std::map<std::string, std::string>;
 [[nodiscard]] result<void> check_data(const whole_checkpoint& of, const setting_places& places,
                                       const data_config& how, const data_record& own);
 
-/// Says where samples can be read that the checkpoint's run had left out; empty: nothing is to be
-/// said. No reason to refuse the checkpoint: a run that had not ended would read them from here on
-/// too.
+/// A warning if samples can be read that the checkpoint's run had left out as unreadable; empty:
+/// there are none. This is no reason to refuse the checkpoint: a run that had not ended would read
+/// them from here on too.
 [[nodiscard]] std::string words_on_read_again(const whole_checkpoint& of,
                                               const engine::dataset& data);
 

@@ -9,9 +9,9 @@
 
 namespace troupe::cluster {
 
-/// Writes the files of a stage's slice whose process does not see the folder: reads the tensors
-/// from there, a few MiB at a time, and sums them up here. Waits for answers. Errors: io_failed,
-/// peer_lost, stale.
+/// Writes the files of a stage's slice if the stage's process does not see the folder: reads the
+/// tensors from that process, a few MiB at a time, and computes their checksums here. Waits for
+/// answers. Errors: io_failed, peer_lost, stale.
 [[nodiscard]] result<std::map<std::string, engine::file_sums>> fetch_slice(
     actors::requester& ask, const actors::write_slice& what, const caf::strong_actor_ptr& keeper);
 

@@ -13,7 +13,7 @@ inline constexpr int exit_saved_elsewhere = 3;  // what is saved is not where --
 inline constexpr int exit_not_saved = 4;        // the weights or the state are nowhere
 inline constexpr int exit_by_signal = 128;      // and the signal's number, as a shell reports it
 
-/// How a run ended that went well, but perhaps for the saving of its weights.
+/// How a run ended that had no error, except perhaps in saving its weights.
 struct run_end {
   int signal = 0;     ///< That stopped it: Ctrl-C, SIGTERM, SIGHUP; 0: none, it is complete.
   int not_saved = 0;  ///< 0, exit_saved_elsewhere or exit_not_saved.

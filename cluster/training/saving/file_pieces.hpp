@@ -9,8 +9,8 @@
 
 namespace troupe::cluster {
 
-/// Tensors of files, in pieces for a process that does not see it: read when they are asked for,
-/// so that no more than a piece is in memory. Used by one thread.
+/// Tensors of files, in pieces for a process that does not see the files. Each piece is read when
+/// it is asked for, so that no more than one is in memory. Used by one thread.
 class file_pieces {
  public:
   /// `names`: in the files.

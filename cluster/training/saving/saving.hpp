@@ -71,8 +71,9 @@ struct run_control {
   interruption stop;
   run_saver saver;
 
-  explicit run_control(const trainer_config& config)
-      : saver(config.train, config.config_files, stop) {}
+  /// As those of run_saver.
+  run_control(const train_config& train, const std::vector<std::filesystem::path>& config_files)
+      : saver(train, config_files, stop) {}
 };
 
 }  // namespace troupe::cluster

@@ -66,9 +66,9 @@ struct found_slices {
   std::map<std::string, std::map<std::size_t, actors::known_file>> held;  ///< By file and disk.
 };
 
-/// Asks the hosts for the files of a checkpoint, which compare every byte. Says in one line for
-/// each host what it has lost that another one still has. Errors: bad_data naming a file that no
-/// host has, and the hosts; peer_lost.
+/// Asks the hosts which files of a checkpoint they have; they compare every byte. Logs one line for
+/// each host that lacks a file which another one has. Errors: bad_data naming a file that no host
+/// has, and the hosts; peer_lost.
 [[nodiscard]] result<found_slices> find_slices(actors::requester& ask, slice_disks disks,
                                                whole_checkpoint what);
 
@@ -93,9 +93,8 @@ struct found_slices {
 [[nodiscard]] result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(
     actors::requester& ask, const slice_disks& disks, const checkpoint_folder& of);
 
-/// Has hosts remove the slices of a folder's former checkpoints, but for those of steps behind
-/// `newest`.
-/// Errors: io_failed, peer_lost.
+/// Has hosts remove the slices of a folder's former checkpoints, except those of steps after
+/// `newest`. Errors: io_failed, peer_lost.
 [[nodiscard]] result<void> prune_slices(actors::requester& ask, const slice_disks& disks,
                                         const checkpoint_folder& of, std::uint64_t newest);
 

@@ -15,13 +15,13 @@
 
 namespace troupe::cluster {
 
-joined_listening::joined_listening(node_group& group, const trainer_config& config)
+joined_listening::joined_listening(node_group& group, const cluster_config& cluster)
     : group_(group),
-      config_(config),
+      cluster_(cluster),
       ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }) {}
 
-result<void> joined_listening::settle() {
-  if (config_.cluster.launch != launch_way::none) return {};
+result<void> joined_listening::arrange() {
+  if (cluster_.launch != launch_way::none) return {};
   const auto told = ask_new();
   if (!told) return tl::unexpected(told.error());
   const bool is_replacing = std::exchange(has_chosen_, true);
@@ -34,7 +34,7 @@ result<void> joined_listening::settle() {
         group_.lose(each.place, unfit);  // so that another is waited for
         return tl::unexpected(unfit);
       }
-    settled_.insert(each.name);
+    arranged_.insert(each.name);
   }
   return {};
 }
@@ -43,7 +43,7 @@ result<void> joined_listening::settle() {
 /// host is not in the network that the others share.
 std::string joined_listening::wanted_of(const stage& which) const {
   if (!network_ || !which.may_move || network_->contains(which.at.host)) return "";
-  const auto& named = config_.cluster.network;
+  const auto& named = cluster_.network;
   return named.empty() ? own_address_in(which.at, *network_).value_or("") : named;
 }
 
@@ -52,7 +52,7 @@ result<std::vector<joined_listening::stage>> joined_listening::ask_new() {
   std::vector<std::size_t> places;
   std::vector<actors::future<actors::interfaces_told>> answers;
   for (std::size_t place = 0; place < names.size(); ++place) {
-    if (settled_.contains(names[place])) continue;
+    if (arranged_.contains(names[place])) continue;
     places.push_back(place);
     answers.push_back(ask_.request<actors::interfaces_told>(
         caf::actor_cast<actors::host_actor>(group_.hosts().at(place)), actors::ask_interfaces{},
@@ -70,7 +70,7 @@ result<std::vector<joined_listening::stage>> joined_listening::ask_new() {
 }
 
 void joined_listening::choose(const std::vector<stage>& all) {
-  network_ = network_range::parse(config_.cluster.network);
+  network_ = network_range::parse(cluster_.network);
   if (network_ || !std::ranges::all_of(all, &stage::may_move)) return;
   std::vector<listening_node> nodes;
   for (const auto& each : all) nodes.push_back(each.at);
@@ -92,9 +92,11 @@ result<void> joined_listening::move(const stage& which, const std::string& wante
     group_.node().note_address(which.name, moved->address);
     return {};
   }
-  if (moved.error().code != errc::address_unavailable) return tl::unexpected(moved.error());
-  const std::string key = config_.cluster.network.empty() ? "" : "network (in [cluster]) ";
-  return fail(moved.error().code, which.name + ": " + key + wanted + ": " + moved.error().text);
+  const auto& why = moved.error();
+  if (why.code == errc::peer_lost) return tl::unexpected(why);  // it says whose it is
+  const bool is_of_key = why.code == errc::address_unavailable && !cluster_.network.empty();
+  return fail(why.code, which.name + ": " + (is_of_key ? "network (in [cluster]) " : "") + wanted +
+                            ": " + why.text);
 }
 
 }  // namespace troupe::cluster

@@ -23,13 +23,14 @@ namespace troupe::cluster {
 class joined_listening {
  public:
   /// Both outlive it.
-  joined_listening(node_group& group, const trainer_config& config);
+  joined_listening(node_group& group, const cluster_config& cluster);
 
-  /// For those that it has not been done for: all stages the first time, and then those that have
-  /// taken the place of lost ones, before they are built. After an error the rest are done the next
-  /// time. Errors: address_unavailable naming the stage and the key, where its host is not in the
-  /// network that [cluster] names; peer_lost, also for a replacement on such a host, which is ended.
-  [[nodiscard]] result<void> settle();
+  /// Has each new stage listen where the others reach it: all stages the first time, and then those
+  /// that have taken the place of lost ones, before they are built. After an error the rest follow
+  /// the next time. Errors: address_unavailable naming the stage and the key, where its host is not
+  /// in the network that [cluster] names; io_failed naming the stage, where it cannot open a
+  /// socket; peer_lost, also for a replacement on such a host, which is ended.
+  [[nodiscard]] result<void> arrange();
 
  private:
   /// A stage's host, as its process tells it.
@@ -46,11 +47,11 @@ class joined_listening {
   [[nodiscard]] result<void> move(const stage& which, const std::string& wanted);
 
   node_group& group_;
-  const trainer_config& config_;
+  const cluster_config& cluster_;
   actors::requester ask_;
   bool has_chosen_ = false;
   std::optional<network_range> network_;  // named, or shared; nullopt: each stays where it is
-  std::set<std::string> settled_;         // by name, which a replacement has of its own
+  std::set<std::string> arranged_;        // by name, which a replacement has of its own
 };
 
 }  // namespace troupe::cluster

@@ -30,7 +30,7 @@ std::string address_of_place(node_group& group, std::size_t place) {
 
 }  // namespace
 
-void tell_edges(node_group& group, const trainer_config& config) {
+void tell_edges(node_group& group, const placement_tables& config, const link_config& link) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return;  // there are no nodes
   const auto names = stage_names_of(config.pipeline);
@@ -41,20 +41,20 @@ void tell_edges(node_group& group, const trainer_config& config) {
   for (std::size_t i = 0; i + 1 < places->size(); ++i) {
     if ((i + 1) % config.pipeline.stages == 0) continue;
     const auto carrier =
-        carrier_between(address_of_place(group, i), address_of_place(group, i + 1), config.link);
+        carrier_between(address_of_place(group, i), address_of_place(group, i + 1), link);
     log::info(stage(i) + " -> " + stage(i + 1) + ": " + std::string(messages::name_of(carrier)));
   }
 }
 
-std::vector<bool> lends_to_trainer(node_group& group, const trainer_config& config,
-                                   bool are_whole) {
+std::vector<bool> lends_to_trainer(node_group& group, const placement_tables& config,
+                                   const link_config& link, bool are_whole) {
   const bool can_lend = are_whole && group.node().memory() != nullptr;
   const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
   std::vector<bool> lends;
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
     lends.push_back(can_lend && seats.at(place).device == "cpu" &&
-                    carrier_between(group.node().address(), address_of_place(group, place),
-                                    config.link) == messages::link_transport::shm);
+                    carrier_between(group.node().address(), address_of_place(group, place), link) ==
+                        messages::link_transport::shm);
   return lends;
 }
 

@@ -4,9 +4,9 @@
 
 namespace troupe::messages::door {
 
-/// Decides when so many strangers have been refused that the system is to turn them away unheard:
-/// for a while after the 64th within one second. Those few are heard, answered and counted. Pure
-/// logic: the clock is an argument. One thread.
+/// Decides when so many strangers have been refused that the system is to turn further ones away
+/// unheard: for a while after the 64th within one second. The first 64 are heard, answered and
+/// counted. Pure logic: the clock is an argument. One thread.
 class alarm {
  public:
   using clock = std::chrono::steady_clock;

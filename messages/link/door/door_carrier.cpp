@@ -222,12 +222,12 @@ bool door_carrier::parse_handshake() {
   whom().take({wire::handshake_id, header, {}});
   if (!stream_.is_open()) return false;
   stream_.used(header.size());
-  if (whom().keys() != nullptr) settle_in();
+  if (whom().keys() != nullptr) expect_traffic();
   return true;
 }
 
 /// The other side has proved itself; for a stranger none of this would be worth its time.
-void door_carrier::settle_in() {
+void door_carrier::expect_traffic() {
   if (to_.length == 0) tune();  // whoever dialled has done so
   stream_.expect_much();
 }

@@ -72,7 +72,7 @@ class door_carrier : public carrier {
   [[nodiscard]] bool awaits_place() const { return body_in_ && body_in_->is_offered; }
   bool wait_for_place(bool ended);
   void tune();
-  void settle_in();
+  void expect_traffic();
   [[nodiscard]] bool dialled();
   [[nodiscard]] bool has_output() const;
   void fail_dial(const error& why);

@@ -113,6 +113,10 @@ constexpr std::array<sock_filter, 14> only_hellos = {{
 /// Requests whose hello does not come are forgotten after 3 s, not 63.
 constexpr int answers_again = 1;
 
+descriptor spare_descriptor() {
+  return descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
 bool is_deserted(const address& where) {
   const descriptor probe = open_socket(AF_UNIX);
   return probe && ::connect(probe.get(), where.get(), where.length) != 0 && errno == ECONNREFUSED;
@@ -165,7 +169,7 @@ result<listener> listener::open(const address& where, const std::string& text) {
   if (::getsockname(out.socket_.get(), storage, &bound.length) != 0)
     return unavailable(text, errno);
   out.text_ = bound.text();
-  out.spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  out.spare_ = spare_descriptor();
   return out;
 }
 
@@ -209,6 +213,7 @@ bool listener::screen(bool on) {
 }
 
 std::optional<visitor> listener::accept() {
+  if (!spare_) spare_ = spare_descriptor();  // another thread was quicker the last time
   address from;
   from.length = sizeof(from.storage);
   auto* const storage = reinterpret_cast<sockaddr*>(&from.storage);
@@ -220,7 +225,7 @@ std::optional<visitor> listener::accept() {
   if (!out.socket && (errno == EMFILE || errno == ENFILE) && spare_) {
     spare_.reset();
     descriptor(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
-    spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    spare_ = spare_descriptor();
   }
   if (!out.socket) return std::nullopt;
   if (has_screened_) {

@@ -21,13 +21,14 @@ struct visitor {
   bool is_local = false;       ///< Over the loopback interface.
 };
 
-/// The socket at which a process is met. A resource; its name in the file system goes with it.
+/// The socket to which other processes connect. A resource; its name in the file system is removed
+/// with it.
 class listener {
  public:
   /// `text`: as the user wrote it, for errors. Errors: address_unavailable, io_failed.
   [[nodiscard]] static result<listener> open(const address& where, const std::string& text);
 
-  /// At a fresh name in a folder of this user's that nobody else enters. Errors: as `open`.
+  /// Listens at a fresh name in a folder that only this user enters. Errors: as `open`.
   [[nodiscard]] static result<listener> open_private();
 
   listener(listener&& other) noexcept { *this = std::move(other); }
@@ -38,7 +39,8 @@ class listener {
   [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] int fd() const { return socket_.get(); }
 
-  /// The next that waits; nullopt: nobody does. Without a free descriptor it is turned away.
+  /// The next connection that waits; nullopt: there is none. Without a free descriptor, beside
+  /// the one that this keeps for it, it is refused.
   [[nodiscard]] std::optional<visitor> accept();
 
   /// Over TCP: while it is on, the system drops what strangers send and makes no socket for them,

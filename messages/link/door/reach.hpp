@@ -9,7 +9,7 @@
 
 namespace troupe::messages::door {
 
-/// Why somebody is not reached at an address.
+/// Why nobody is reached at an address.
 struct obstacle {
   enum class kind : std::uint8_t {
     refusal,     ///< The system says why no connection comes about.
@@ -20,9 +20,10 @@ struct obstacle {
   std::string why;  ///< "Connection refused", "no answer within 2.0 s"
 };
 
-/// What is sent to each, at once, so that the first packets are as large as the way ought to carry.
+/// The bytes that are sent to each address at once, so that the first packets have the full size
+/// that the network should carry.
 inline constexpr std::size_t knock_bytes = 64 << 10;
-/// No way is said to swallow what has had less time than this.
+/// Packets are not reported as swallowed before this much time has passed.
 inline constexpr std::chrono::milliseconds least_knock{1000};
 
 /// Connects to all of these addresses at once, sends `knock_bytes` to each and hangs up when the

@@ -37,11 +37,11 @@ class stream {
   /// Bytes staged, and bytes that the system has taken, since the beginning.
   [[nodiscard]] std::uint64_t total_staged() const { return written_ + (end_ - begin_); }
   [[nodiscard]] std::uint64_t total_written() const { return written_; }
-  /// Gives the system what it takes. `over`: the connection is broken, `problem` says why.
+  /// Writes as much as the system takes. `over`: the connection is broken; `problem` says why.
   [[nodiscard]] news flush();
 
   // In
-  /// Takes what the system has. `over`: the connection has ended, after what came until now.
+  /// Reads what the system has. `over`: the connection has ended after what was read.
   [[nodiscard]] news fill();
   /// Whether the last `fill` left room: then there was no more, but for what has come since.
   [[nodiscard]] bool took_all() const { return took_all_; }
@@ -54,7 +54,7 @@ class stream {
 
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
-  /// From here on much may come: makes room for it. What `input` showed lies elsewhere then.
+  /// Makes room for much input from now on; this invalidates what `input` returned.
   void expect_much();
 
  private:

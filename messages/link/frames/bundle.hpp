@@ -9,14 +9,14 @@
 
 namespace troupe::messages {
 
-/// Gathers small whole frames of one lane that are ready to go at the same time, so that they share
-/// one message's price on the wire, in its seal and in wake-ups. Pure logic; one thread.
+/// Gathers small whole frames of one lane that are ready at the same time, so that they share the
+/// cost of one message: on the wire, for its seal and for wake-ups. Pure logic; one thread.
 class bundle {
  public:
-  /// A frame of more bytes goes by itself: it would not be dearer.
+  /// A larger frame is sent by itself, which costs no more.
   static constexpr std::size_t most_of_frame = 1024;
 
-  /// Whether the next piece of the outbox fits in behind the ones that are here.
+  /// Whether the next piece of the outbox fits in after those that are here.
   [[nodiscard]] bool takes(const outbox::piece& next) const;
   void add(outbox::piece next);
 
@@ -32,7 +32,7 @@ class bundle {
   std::size_t bytes_ = 0;  // of `data`
 };
 
-/// A frame of a bundle, as if it had come alone.
+/// A frame of a bundle, as if it had arrived alone.
 struct bundled_frame {
   wire::frame_prefix prefix;
   std::span<const std::byte> data;  ///< Of the bundle's.

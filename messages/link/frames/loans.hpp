@@ -14,7 +14,7 @@
 
 namespace troupe::messages {
 
-/// Where borrowed tensors are handed back, by whoever lets go of them last, in any thread and
+/// Where borrowed tensors are returned when their last owner releases them, in any thread and
 /// perhaps after their link has ended.
 class return_desk {
  public:
@@ -31,8 +31,9 @@ class return_desk {
   taker to_;
 };
 
-/// What one peer has been lent of our memory. A loan ends when the peer returns it, or with the
-/// peer's process: a connection that is lost does not prove that nobody reads any more. One thread.
+/// The parts of our memory that are lent to one peer. A loan ends when the peer returns it, or with
+/// the peer's process: that a connection is lost does not prove that the peer has stopped reading.
+/// One thread.
 class lent_tensors {
  public:
   lent_tensors(std::shared_ptr<shared_memory> from, std::shared_ptr<descriptor> to);

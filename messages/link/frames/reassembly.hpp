@@ -40,7 +40,7 @@ class reassembly {
     std::byte* data = nullptr;
     std::shared_ptr<void> owner;
   };
-  /// The chunk's frame has not come: offer the chunk again when it has.
+  /// The chunk's frame has not arrived: offer the chunk again when it has.
   struct early {};
 
   /// A chunk of `bytes` bytes has been announced; each is announced once and then done once.

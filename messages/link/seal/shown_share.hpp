@@ -8,9 +8,9 @@
 
 namespace troupe::messages {
 
-/// The share that a side which accepts shows: one to all who come within a second, for its
-/// arithmetic is what a stranger costs most. It is wiped when that second is over, whether or not
-/// anybody comes. Pure logic: the clock is an argument. One thread.
+/// The share that an accepting side shows: the same one to everybody who connects within a second,
+/// since computing it is the largest cost of a stranger. It is wiped when that second is over. Pure
+/// logic: the clock is an argument. One thread.
 class shown_share {
  public:
   using clock = std::chrono::steady_clock;

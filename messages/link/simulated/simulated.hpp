@@ -13,7 +13,7 @@
 
 namespace troupe::messages {
 
-/// What a simulated network does to those who use it. Chances are 0 to 1.
+/// The disturbances of a simulated network. Probabilities are from 0 to 1.
 struct simulated_options {
   std::uint64_t seed = 1;
 
@@ -24,9 +24,9 @@ struct simulated_options {
 
   double losses = 0;   ///< Of a piece: it is lost, and the connection breaks.
   double repeats = 0;  ///< Of a piece: it comes twice, and must count once.
-  /// A side hears within this time that its connection broke; pieces may still come until then.
+  /// A side notices within this time that its connection broke; pieces may still arrive until then.
   std::chrono::nanoseconds notice = std::chrono::milliseconds{1};
-  /// How long a connection bears that its pieces cannot pass a partition.
+  /// How long a connection survives when its pieces cannot pass a partition.
   std::chrono::nanoseconds patience = std::chrono::seconds{5};
   std::chrono::nanoseconds linger = std::chrono::seconds{2};  ///< As link_options::linger.
 
@@ -43,7 +43,7 @@ class simulated_network {
  public:
   explicit simulated_network(simulated_options options = {});
 
-  /// Does what is to happen next; false if nothing is.
+  /// Lets the next event happen; false if there is none.
   bool step();
 
   /// Steps until nothing is left to happen, or `most` steps. Returns how many were made.

@@ -179,16 +179,16 @@ void simulated_node::soon() {
 // called: they may crash this node.
 void simulated_node::act() {
   while (!attention_.empty()) {
-    for (connection* const each : std::exchange(attention_, {})) settle(*each);
+    for (connection* const each : std::exchange(attention_, {})) let_act(*each);
   }
   events_.tell();
 }
 
-void simulated_node::settle(connection& core) {
+void simulated_node::let_act(connection& core) {
   const peer_id id = core.id();
   peer& which = peers_.at(id);
   try {
-    core.settle(clock_now());
+    core.act(clock_now());
   } catch (const std::bad_alloc&) {
     core.break_off({errc::io_failed, "no memory for a tensor that came"});
   }

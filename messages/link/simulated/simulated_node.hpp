@@ -53,7 +53,7 @@ class simulated_node : public std::enable_shared_from_this<simulated_node> {
   [[nodiscard]] key_share make_share() const;
   void soon();
   void act();
-  void settle(connection& which);
+  void let_act(connection& which);
 
   const std::shared_ptr<simulated_network::state> network_;
   const link_options options_;

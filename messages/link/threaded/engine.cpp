@@ -244,14 +244,14 @@ void engine::give_back(peer_id to, std::uint64_t loan) {
 }
 
 bool engine::poll(clock::time_point now, bool news) {
-  bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
-  worked |= events_.tell();       // buffers that come back now are still in the cache
+  bool worked = let_all_act(now);  // what was commanded goes out before we look for what came in
+  worked |= events_.tell();        // buffers that come back now are still in the cache
   worked |= progress_ucx();
   if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
   shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
-  if (now >= deadline_) settle_expired(now);
-  worked |= settle_all(now);
+  if (now >= deadline_) wake_expired(now);
+  worked |= let_all_act(now);
   mind_strangers(now);
   worked |= events_.tell();
   return worked;
@@ -292,22 +292,22 @@ void engine::tell_carrier(peer& which, std::uint32_t events) {
   if (which.by->is_pending()) which.core->want_attention();
 }
 
-bool engine::settle_all(clock::time_point now) {
+bool engine::let_all_act(clock::time_point now) {
   // A peer that wants more attention waits for its next turn: others and the wire come first.
   due_.swap(attention_);
   bool worked = false;
-  for (connection* const each : due_) worked |= settle(*each, now);
+  for (connection* const each : due_) worked |= let_act(*each, now);
   due_.clear();
   return worked;
 }
 
 /// Returns whether it was a peer's, and no stranger's.
-bool engine::settle(connection& core, clock::time_point now) {
+bool engine::let_act(connection& core, clock::time_point now) {
   const auto entry = peers_.find(core.id().value);
   peer& which = entry->second;
   const bool is_known = !which.is_stranger;
   try {
-    core.settle(now);
+    core.act(now);
   } catch (const std::bad_alloc&) {
     core.break_off({errc::io_failed, "no memory for a tensor that came"});
   }
@@ -364,7 +364,7 @@ bool engine::progress_ucx() {
   return worked;
 }
 
-void engine::settle_expired(clock::time_point now) {
+void engine::wake_expired(clock::time_point now) {
   deadline_ = clock::time_point::max();
   for (auto& [id, each] : peers_) {
     if (now >= each.core->deadline())

@@ -25,8 +25,8 @@ class ucx_carrier;
 class library;
 }  // namespace ucx
 
-/// What the link's thread runs: the sockets at which peers are met, UCX where frames pass through
-/// it, and the connections. Everything happens on one thread, the one that made it.
+/// What the link's thread runs: the sockets to which peers connect, UCX if frames pass through it,
+/// and the connections. Everything happens on the thread that made it.
 class engine {
  public:
   using clock = std::chrono::steady_clock;
@@ -59,8 +59,8 @@ class engine {
   /// Whether a peer came, or was met, at the second of two doors.
   [[nodiscard]] static bool is_inside(peer_id which) noexcept { return which.value % 2 == 1; }
 
-  /// Does what there is to do and tells the owner. Returns whether there was anything. `news`: a
-  /// socket may be ready; else they are looked at only now and then.
+  /// Does all work that is due and calls the owner with events. Returns whether there was any.
+  /// `news`: a socket may be ready; otherwise sockets are looked at only now and then.
   bool poll(clock::time_point now, bool news);
 
   /// Readable when `poll` has something to do, once `arm` has returned true.
@@ -110,9 +110,9 @@ class engine {
   void take_in(entrance& at, door::visitor who, clock::time_point now);
   void push_out_stranger();
   void mind_strangers(clock::time_point now);
-  bool settle(connection& which, clock::time_point now);
-  bool settle_all(clock::time_point now);
-  void settle_expired(clock::time_point now);
+  bool let_act(connection& which, clock::time_point now);
+  bool let_all_act(clock::time_point now);
+  void wake_expired(clock::time_point now);
   void tell_carrier(peer& which, std::uint32_t events);
   [[nodiscard]] key_share share_to_show(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
@@ -125,7 +125,7 @@ class engine {
   event_queue events_;
   buffer_pool pool_;
   std::vector<connection*> attention_;
-  std::vector<connection*> due_;  // empty but in `settle_all`
+  std::vector<connection*> due_;  // empty but in `let_all_act`
   clock::time_point deadline_ = clock::time_point::max();
   clock::time_point sweep_at_ = clock::time_point::max();
   clock::duration sweep_pause_ = {};

@@ -11,8 +11,8 @@
 
 namespace troupe::messages {
 
-/// Those who came and have not proved themselves, in the order in which they came. Pure logic. One
-/// thread.
+/// The connections that came in and have not proved themselves, in the order in which they came.
+/// Pure logic. One thread.
 class lobby {
  public:
   void enter(peer_id who, const std::string& host) {
@@ -21,7 +21,7 @@ class lobby {
     waiting_.push_back({who, from});
   }
 
-  /// Nothing happens where they are not here.
+  /// Has no effect for a connection that is not here.
   void leave(peer_id who) {
     const auto found = std::ranges::find(waiting_, who, &guest::id);
     if (found == waiting_.end()) return;
@@ -29,7 +29,8 @@ class lobby {
     waiting_.erase(found);
   }
 
-  /// Who is to make room for another: the oldest of the host that has the most of them here.
+  /// The connection that is to make room for another: the oldest of the host that has the most
+  /// here.
   [[nodiscard]] std::optional<peer_id> next_out() const {
     const auto fewer = [](const guest& a, const guest& b) {
       return a.from->second < b.from->second;

@@ -56,15 +56,15 @@ struct receiving {
   void* with = nullptr;  ///< The carrier's own.
 };
 
-/// What a message that came consists of. At any address, and gone when it has been taken.
+/// The parts of a message that has arrived, unaligned, and valid until the message has been taken.
 struct arrived_message {
   wire::message_id id = wire::handshake_id;
   std::span<const std::byte> header;
   std::span<const std::byte> data;
 };
 
-/// How the bytes of one connection move: what a transport adds to `connection`, which alone calls
-/// it and is told what came of it. One thread.
+/// Moves the bytes of one connection: what a transport adds to `connection`, which alone calls it
+/// and to which it reports. One thread.
 class carrier {
  public:
   carrier() = default;
@@ -72,8 +72,8 @@ class carrier {
   carrier& operator=(const carrier&) = delete;
   virtual ~carrier() = default;
 
-  /// Meets the other side: for the side that connects, at the start and after the other side had no
-  /// room for us.
+  /// Connects to the other side; called on the side that connects, at the start and again after the
+  /// other side had no room.
   virtual void dial() = 0;
 
   /// Moves a message; `connection::sent` follows, from within or later. Before the handshake is
@@ -82,7 +82,8 @@ class carrier {
 
   /// Moves a chunk that was offered to where it belongs; `connection::received` follows.
   virtual void receive(receiving& what) = 0;
-  /// Whether no message overtakes another: then a chunk that comes before its frame has none.
+  /// Whether no message overtakes another: a chunk that arrives before its frame then belongs to
+  /// none.
   [[nodiscard]] virtual bool keeps_order() const { return false; }
   /// A chunk that was offered is not wanted.
   virtual void drop(void* offered) = 0;
@@ -103,8 +104,7 @@ class carrier {
   /// The other side can read ours.
   virtual void peer_reads() {}
 
-  /// The connection is over. What was not sent or received is told so, in vain, at
-  /// once.
+  /// The connection is over. What was not sent or received is reported as failed at once.
   virtual void hang_up() = 0;
 };
 

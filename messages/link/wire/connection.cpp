@@ -101,7 +101,7 @@ void connection::broken(const error& why, bool worth_trying) {
   want_attention();
 }
 
-void connection::settle(clock::time_point now) {
+void connection::act(clock::time_point now) {
   listed_ = false;
   if (state_ == state::gone) return;
   if (now >= dial_at_) {

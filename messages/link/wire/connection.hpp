@@ -30,7 +30,7 @@ struct connection_shared {
   buffer_pool& pool;
   link_counters& counters;
   event_queue& events;
-  std::vector<connection*>& attention;    ///< Those whose `settle` is to be called.
+  std::vector<connection*>& attention;    ///< Those whose `act` is to be called.
   std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
   std::shared_ptr<return_desk> desk;
   std::function<key_share()> new_share;                             ///< For a side that connects.
@@ -38,16 +38,16 @@ struct connection_shared {
 };
 
 /// One connection, whatever carries it: the proof of the secret, the order of frames, what is in
-/// flight, loans and the farewell. A core: what happens is told to it, `settle` acts, and what it
-/// wants done it asks of its carrier and of the event queue. The clock is an argument. One thread.
+/// flight, loans and the farewell. A core: it is told what happens, `act` reacts to that, and it
+/// gives its orders to its carrier and to the event queue. The clock is an argument. One thread.
 ///
 ///   meeting --proved, address told--> up --close()--> closing --flushed--> leaving --answered-->
 ///   gone
 ///                                     up --farewell, violation--------->  leaving
 ///   (any) --carrier broken--> gone
 ///
-/// Until the handshake is done nothing else that the other side sends is looked at. The owner of
-/// the link is told "down" when its own close is answered, else on the way into `leaving` or
+/// Until the handshake is done, nothing else that the other side sends is looked at. The link's
+/// owner gets `on_peer_down` when its own close is answered, otherwise on the way into `leaving` or
 /// `gone`.
 class connection {
  public:
@@ -69,7 +69,7 @@ class connection {
   /// What the peer lent is no longer read.
   void give_back(std::uint64_t loan);
   void close(error reason, clock::time_point now);
-  /// The link ends: completes everything with errc::cancelled and tells nobody.
+  /// The link ends: completes everything with errc::cancelled and sends nothing.
   void cancel();
   /// A stranger must make room for another.
   void make_room();
@@ -84,25 +84,25 @@ class connection {
   /// The carrier has failed, or the other side has left it. `worth_trying`: we had reached it and
   /// it may have had no room for us.
   void broken(const error& why, bool worth_trying = false);
-  /// Something on this side failed, as when memory is short.
+  /// Something on this side failed, for example for lack of memory.
   void break_off(error why);
-  /// What came is no message of ours, or was changed on its way.
+  /// What arrived is no message of the protocol, or was changed on its way.
   void break_seal(const std::string& what);
-  /// The other side has proved itself and is to hear where this one is reached.
+  /// The other side has proved itself and is to get this side's address.
   void say_address();
 
-  /// Has `settle` called soon.
+  /// Has `act` called soon.
   void want_attention();
-  /// Acts on what happened since the last call.
-  void settle(clock::time_point now);
-  /// When `settle` is to be called at the latest.
+  /// Reacts to what happened since the last call.
+  void act(clock::time_point now);
+  /// When `act` is to be called at the latest.
   [[nodiscard]] clock::time_point deadline() const { return std::min(deadline_, dial_at_); }
 
   [[nodiscard]] peer_id id() const { return id_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool is_up() const { return state_ == state::up; }
   [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
-  /// Came to us and has not proved itself.
+  /// Whether the other side connected to us and has not proved itself.
   [[nodiscard]] bool is_stranger() const {
     return role_ == role::accepts && state_ == state::meeting && !violation_ && keys() == nullptr;
   }
@@ -110,7 +110,7 @@ class connection {
   [[nodiscard]] const connection_keys* keys() const {
     return handshake_ && handshake_->done() ? &handshake_->keys() : nullptr;
   }
-  /// Nothing of this object is with the carrier any more.
+  /// Whether the carrier holds nothing of this object any more.
   [[nodiscard]] bool is_quiet() const { return sends_.empty() && receives_.empty(); }
   [[nodiscard]] bool is_released() const { return state_ == state::gone && is_quiet() && !listed_; }
 

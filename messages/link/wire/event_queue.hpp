@@ -42,8 +42,8 @@ struct link_counters {
   return reason.code == errc::peer_lost || reason.code == errc::timed_out;
 }
 
-/// What a link's owner is to be told, in order. Filled where calling strangers would be unsafe
-/// (inside UCX, under a lock) and told outside. One thread.
+/// The events for a link's owner, in order. Filled where calling the owner would be unsafe (inside
+/// UCX, under a lock); the owner is called later, outside. One thread.
 class event_queue {
  public:
   explicit event_queue(link_events events) : events_(std::move(events)) {}
@@ -61,7 +61,7 @@ class event_queue {
     if (done) waiting_.emplace_back(connected_event{std::move(done), std::move(how)});
   }
 
-  /// Tells everything. Returns whether there was anything.
+  /// Calls the owner with every event. Returns whether there was any.
   bool tell() {
     const bool any = !waiting_.empty();
     while (!waiting_.empty()) {

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string goes_on = "the run goes on behind step ";
+const std::string goes_on = "the run goes on after step ";
 const std::string replays = " replayed from step ";
 
 bool is_gone_on(const std::string& line) {

@@ -234,7 +234,7 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
     case moment::recovery:
     case moment::joining: {
       const auto gone_on = [this] {
-        return run_.count_of("the run goes on behind") + run_.count_of(" replayed from step");
+        return run_.count_of("the run goes on after") + run_.count_of(" replayed from step");
       };
       const auto before = gone_on();
       if (!kill_another(what, made, patience)) return false;

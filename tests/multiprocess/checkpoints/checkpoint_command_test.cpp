@@ -116,7 +116,7 @@ void check_one_fault(const fs::path& bad, const fault& of, refusals others) {
   CHECK(one.code == 2);
   CHECK_THAT(one.out, ContainsSubstring(of.file + ' '));
   CHECK_THAT(one.out, ContainsSubstring(of.what));
-  CHECK_THAT(one.err, ContainsSubstring("1 of 1 checkpoint cannot be gone on from"));
+  CHECK_THAT(one.err, ContainsSubstring("1 of 1 checkpoint cannot be resumed from"));
   const auto all = troupe_checkpoint({"verify", bad.parent_path(), "--json"});
   CHECK(all.code == 2);
   CHECK_THAT(all.err, ContainsSubstring("1 of 2 checkpoints"));

@@ -64,7 +64,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 const std::string automatic_on_cpu =
     "device = \"auto\": stages compute on the CPU, for no GPU can be used: ";
 
-TEST_CASE("a run on the CPU loads no library of CUDA's") {
+TEST_CASE("a run on the CPU loads no library of CUDA's", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cpu");
   INFO(outcome.err);
@@ -72,7 +72,8 @@ TEST_CASE("a run on the CPU loads no library of CUDA's") {
   CHECK_FALSE(here.loaded());
 }
 
-TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line says why") {
+TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line says why",
+          "[untimed]") {
   const std::string cards = "NVIDIA H200,9,0,150323855360";
   const machine_with_cards here(cards);
   for (const std::string in : {"processes", "threads"}) {
@@ -94,7 +95,7 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
   CHECK_THAT(shown.out, ContainsSubstring(automatic_on_cpu));
 }
 
-TEST_CASE("every stage process allows TF32 where the config does, and else nowhere") {
+TEST_CASE("every stage process allows TF32 where the config does, and else nowhere", "[untimed]") {
   const machine_with_cards here("");
   const std::string allowed = ": matrix products and convolutions of f32 on GPUs use TF32";
   const auto with = train_on("auto", {"--stages", "2", "--verbose", "--tf32"});
@@ -112,7 +113,7 @@ TEST_CASE("every stage process allows TF32 where the config does, and else nowhe
   CHECK_THAT(train_on("auto", {"--tf32"}, "--check").out, ContainsSubstring("may use TF32"));
 }
 
-TEST_CASE("an automatic device is the CPU on a machine without a GPU") {
+TEST_CASE("an automatic device is the CPU on a machine without a GPU", "[untimed]") {
   const machine_with_cards here("");
   const auto outcome = train_on("auto");
   INFO(outcome.err);
@@ -120,7 +121,7 @@ TEST_CASE("an automatic device is the CPU on a machine without a GPU") {
   CHECK_THAT(outcome.err, ContainsSubstring(automatic_on_cpu + "the NVIDIA driver finds no GPU"));
 }
 
-TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are not") {
+TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are not", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:0");
   CHECK(outcome.code == refused);
@@ -132,7 +133,7 @@ TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are no
                               ContainsSubstring("; pip install nvidia-"));
 }
 
-TEST_CASE("a GPU that is not there is refused with those that are") {
+TEST_CASE("a GPU that is not there is refused with those that are", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:2");
   CHECK(outcome.code == refused);
@@ -141,7 +142,7 @@ TEST_CASE("a GPU that is not there is refused with those that are") {
                                "has cuda:0 to cuda:1; see `troupe devices`"));
 }
 
-TEST_CASE("a machine without a driver that starts refuses GPUs with the reason") {
+TEST_CASE("a machine without a driver that starts refuses GPUs with the reason", "[untimed]") {
   const machine_with_cards here("");
   ::setenv("FAKE_CUDA_INIT", "100", 1);
   const auto outcome = train_on("cuda:0");
@@ -152,7 +153,28 @@ TEST_CASE("a machine without a driver that starts refuses GPUs with the reason")
                                "CUDA-capable device is detected; see whether nvidia-smi works"));
 }
 
-TEST_CASE("check shows what stages have on their GPUs, and refuses one that has too little") {
+TEST_CASE("edges by NCCL are refused on the CPU, in one process, and for one stage, in one line") {
+  const auto refuses = [](const std::vector<std::string>& more, const std::string& why) {
+    std::vector<std::string> words{"--edges", "nccl"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = train_on("cpu", words);
+    INFO(outcome.err);
+    CHECK(outcome.code == refused);
+    CHECK(count_of(outcome.err, "\n") == 1);
+    CHECK_THAT(outcome.err, ContainsSubstring("--edges: " + why));
+  };
+  refuses({},
+          "NCCL sends from GPU to GPU, but stages compute on the CPU; leave \"nccl\" out, or name "
+          "a GPU for each stage (--device cuda:0,cuda:1)");
+  refuses({"--stages-in", "threads"},
+          "\"nccl\" is for stages in processes of their own, and inside one process tensors are "
+          "handed over as they are; leave one of the two out");
+  refuses({"--stages", "1"},
+          "\"nccl\" is for what stages send each other, but there is one stage; leave it out");
+}
+
+TEST_CASE("check shows what stages have on their GPUs, and refuses one that has too little",
+          "[untimed]") {
   const scratch_folder folder;
   const auto check = [&](const std::string& device, const std::string& more = "",
                          const std::string& replicas = "1") {

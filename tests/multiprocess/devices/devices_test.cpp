@@ -49,7 +49,7 @@ std::string devices(const machine& here, const std::vector<std::string>& flags =
   return outcome.out;
 }
 
-TEST_CASE("troupe devices lists GPUs, and why one cannot be used") {
+TEST_CASE("troupe devices lists GPUs, and why one cannot be used", "[untimed]") {
   const std::string said = devices({});
   CHECK_THAT(said, ContainsSubstring("driver   580.65.06, runs CUDA up to 13.0; LibTorch was built "
                                      "with 13.0\n"));
@@ -64,7 +64,7 @@ TEST_CASE("troupe devices lists GPUs, and why one cannot be used") {
              ContainsSubstring("Stages train on the CPU, and on a GPU that LibTorch can use"));
 }
 
-TEST_CASE("troupe devices --json tells programs the same") {
+TEST_CASE("troupe devices --json tells programs the same", "[untimed]") {
   const auto said = nlohmann::json::parse(devices({}, {"--json"}));
   CHECK(said["cpu"]["cores"].get<int>() >= 1);
   CHECK(said["cpu"]["memory_bytes"].get<double>() > 0);
@@ -83,7 +83,8 @@ TEST_CASE("troupe devices --json tells programs the same") {
   CHECK(said["trains_on"] == nlohmann::json::array({"cpu", "cuda:0"}));
 }
 
-TEST_CASE("troupe devices names a driver that is too old, and does not load LibTorch's CUDA") {
+TEST_CASE("troupe devices names a driver that is too old, and does not load LibTorch's CUDA",
+          "[untimed]") {
   const std::string said = devices({.cuda = "12040", .torch_cuda = "/nowhere/libtorch_cuda.so"});
   CHECK_THAT(said,
              ContainsSubstring("cuda:0   NVIDIA H200, 140.0 GiB, architecture 9.0: cannot be "
@@ -91,7 +92,7 @@ TEST_CASE("troupe devices names a driver that is too old, and does not load LibT
                                "12.4, and LibTorch was built with 13.0; update the driver\n"));
 }
 
-TEST_CASE("troupe devices names a driver that is not whole") {
+TEST_CASE("troupe devices names a driver that is not whole", "[untimed]") {
   const scratch_folder folder;
   std::ofstream(folder / "libcuda.so.1").close();
   const std::string said = devices({.folders = {folder.path()}});
@@ -99,19 +100,19 @@ TEST_CASE("troupe devices names a driver that is not whole") {
                        ContainsSubstring("libcuda.so.1: file too short); install NVIDIA's driver"));
 }
 
-TEST_CASE("troupe devices names the library that LibTorch lacks") {
+TEST_CASE("troupe devices names the library that LibTorch lacks", "[untimed]") {
   const std::string said = devices({.torch_cuda = TROUPE_LACKING_TORCH_CUDA});
   CHECK_THAT(said, ContainsSubstring("cannot be used: LibTorch's CUDA library cannot be loaded: "
                                      "libcudnn_of_tests.so.9: cannot open shared object file"));
 }
 
-TEST_CASE("troupe devices names an NCCL that is not there") {
+TEST_CASE("troupe devices names an NCCL that is not there", "[untimed]") {
   CHECK_THAT(devices({.nccl = "/nowhere"}),
              ContainsSubstring("nccl     cannot be used: NCCL: --nccl names /nowhere, which is not "
                                "there; correct --nccl, or leave it out\n"));
 }
 
-TEST_CASE("troupe devices says where CUDA_VISIBLE_DEVICES hides every GPU") {
+TEST_CASE("troupe devices says where CUDA_VISIBLE_DEVICES hides every GPU", "[untimed]") {
   CHECK_THAT(devices({.cards = ""}),
              ContainsSubstring("cuda     cannot be used: CUDA_VISIBLE_DEVICES hides all 2 GPUs"));
 }

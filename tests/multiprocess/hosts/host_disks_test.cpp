@@ -31,7 +31,8 @@ void mount_disk(const test_host& host, const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("Hosts keep slices on disks of their own, and a run goes on when one disk is lost") {
+TEST_CASE("Hosts keep slices on disks of their own, and a run goes on when one disk is lost",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const fs::path disk = hosts / "disk";

@@ -72,7 +72,7 @@ program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes
   INFO(outcome.err);
   CHECK(happened);
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step") ||
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes on after step") ||
                               ContainsSubstring(" replayed from step "));
   CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
   return outcome;
@@ -102,7 +102,7 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
 
 }  // namespace
 
-TEST_CASE("A stage that an agent has started is replaced on its node") {
+TEST_CASE("A stage that an agent has started is replaced on its node", "[untimed]") {
   const auto outcome = run_on_agents([](const std::vector<pid_t>& agents) {
     const auto stages = children_of(agents.back());
     REQUIRE(stages.size() == 2);
@@ -114,7 +114,7 @@ TEST_CASE("A stage that an agent has started is replaced on its node") {
   CHECK_THAT(outcome.err, !ContainsSubstring("takes the place of"));
 }
 
-TEST_CASE("A run does not miss its zygotes") {
+TEST_CASE("A run does not miss its zygotes", "[untimed]") {
   const auto outcome = run_on_agents([](const std::vector<pid_t>& agents) {
     const auto trainer = parent_of(agents.front());
     for (const auto keeper : {trainer, agents.front(), agents.back()}) {
@@ -128,7 +128,7 @@ TEST_CASE("A run does not miss its zygotes") {
   CHECK_THAT(outcome.err, ContainsSubstring("; it is replaced"));
 }
 
-TEST_CASE("The stages of an agent that is lost go on together on another node") {
+TEST_CASE("The stages of an agent that is lost go on together on another node", "[untimed]") {
   const auto outcome =
       run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGKILL); });
   // Two neighbours at once, whose versions are on the other node.
@@ -156,7 +156,7 @@ TEST_CASE("A run whose only agent is lost ends, which says so") {
              ContainsSubstring("node alpha: its agent was killed by signal 9"));
 }
 
-TEST_CASE("Stages whose versions are all on one host are said before the first step") {
+TEST_CASE("Stages whose versions are all on one host are said before the first step", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha"});
   const auto& address = hosts.at(0).address();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -126,16 +127,22 @@ inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseco
   }
 }
 
-/// From now on root's shell prints a line on one host, whatever it is started for.
-inline void print_at_logins(const test_hosts& hosts, const test_host& on) {
-  const auto shell = hosts / "greeting_shell";
-  write_config(shell, "#!/bin/sh\necho Welcome to this host\nexec /bin/sh \"$@\"\n");
+/// From now on root's shell begins with a line on one host, whatever it is started for.
+inline void begin_logins_with(const std::string& line, const test_hosts& hosts,
+                              const test_host& on) {
+  const auto shell = hosts / "login_shell";
+  write_config(shell, "#!/bin/sh\n" + line + "\nexec /bin/sh \"$@\"\n");
   std::filesystem::permissions(shell, std::filesystem::perms(0755));
   const auto users = hosts / "passwd";
   write_config(users, "root:x:0:0:root:/root:" + shell.string() +
                           "\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n");
   std::filesystem::permissions(users, std::filesystem::perms(0644));
   REQUIRE(on.run({"/bin/mount", "--bind", users, "/etc/passwd"}).code == 0);
+}
+
+/// The same, where that line prints.
+inline void print_at_logins(const test_hosts& hosts, const test_host& on) {
+  begin_logins_with("echo Welcome to this host", hosts, on);
 }
 
 /// What a launch that refuses, or doctor that reports, may take: five seconds. Where it took
@@ -148,6 +155,32 @@ inline std::chrono::duration<double> refusal_limit(const test_hosts& hosts,
   for (int i = 0; i < 3 && took >= limit; ++i)
     limit = std::max(limit, 25 * hosts.home().run({TROUPE_PROGRAM, "--help"}).seconds);
   return limit;
+}
+
+/// The first line of a report with all of these words; empty: there is none.
+inline std::string line_with(const program_outcome& outcome,
+                             const std::vector<std::string>& words) {
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    const bool has_all = std::all_of(words.begin(), words.end(), [&line](const auto& word) {
+      return line.find(word) != std::string::npos;
+    });
+    if (has_all) return line;
+  }
+  return "";
+}
+
+inline void expect_line(const program_outcome& outcome, const std::vector<std::string>& words) {
+  std::string all;
+  for (const auto& word : words) all += "\"" + word + "\" ";
+  INFO("a line with " << all);
+  CHECK_FALSE(line_with(outcome, words).empty());
+}
+
+/// A busy machine may write slowly, or have more threads than cores: no error, then.
+inline void expect_no_error(const program_outcome& outcome) {
+  CHECK((outcome.code == 0 || outcome.code == 1));
+  CHECK(line_with(outcome, {"error  "}).empty());
 }
 
 /// Waits until a file has something in it; false after a minute.

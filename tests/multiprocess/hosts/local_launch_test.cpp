@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -20,28 +21,25 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain run") {
+TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain run",
+          "[untimed]") {
   const scratch_folder folder;
-  const auto plain = folder / "plain.toml";
+  const auto alone = weights_of_small_run();
   const auto launched = folder / "launched.toml";
-  write_config(plain, small_run(folder / "plain.safetensors"));
   write_config(launched, local_cluster + node_table("alpha", "") + node_table("beta", "") +
                              small_run(folder / "launched.safetensors"));
-  const auto alone = run_program({"--config", plain});
-  INFO(alone.err);
-  REQUIRE(alone.code == 0);
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", launched, "--", "--verbose"});
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 on node alpha exited with code 0"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta exited with code 0"));
   CHECK_THAT(outcome.err, ContainsSubstring("[stage-1 on beta] "));
-  CHECK_FALSE(bytes_of(folder / "plain.safetensors").empty());
-  CHECK(bytes_of(folder / "plain.safetensors") == bytes_of(folder / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(folder / "launched.safetensors") == alone);
   CHECK(children_of(getpid()).empty());
 }
 
-TEST_CASE("a node's environment, working folder and threads reach its stages") {
+TEST_CASE("a node's environment, working folder and threads reach its stages", "[untimed]") {
   const scratch_folder folder;
   const auto there = folder / "there";
   std::filesystem::create_directory(there);
@@ -154,7 +152,7 @@ TEST_CASE("an agent that is stopped in the middle of a run ends it, and nothing 
   for (const auto each : all) CHECK(wait_until_gone(each));
 }
 
-TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself") {
+TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself", "[untimed]") {
   const auto gone = run_other("/bin/sh", {"-c", "exec " TROUPE_PROGRAM " --agent </dev/null"});
   CHECK(gone.code == 1);
   CHECK_THAT(gone.out, ContainsSubstring("troupe agent, protocol 1\n{"));
@@ -164,7 +162,7 @@ TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself") {
   CHECK_THAT(garbled.err, ContainsSubstring("the launcher wrote a line that is no order"));
 }
 
-TEST_CASE("troupe check shows which stage would run where") {
+TEST_CASE("troupe check shows which stage would run where", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_config(
       folder / "run.toml", local_cluster + node_table("alpha", "", "stages = [1]\n") +
@@ -189,7 +187,8 @@ TEST_CASE("troupe check shows which stage would run where") {
                                "[[node]]"));
 }
 
-TEST_CASE("troupe check says that a run on loopback is joined from this machine alone") {
+TEST_CASE("troupe check says that a run on loopback is joined from this machine alone",
+          "[untimed]") {
   const scratch_folder folder;
   const auto secret = write_secret(folder / "secret");
   const std::string word = "only processes of this machine can join at 127.0.0.1:4711";
@@ -208,7 +207,8 @@ TEST_CASE("troupe check says that a run on loopback is joined from this machine 
   CHECK_THAT(checked(local_cluster), !ContainsSubstring("can join"));
 }
 
-TEST_CASE("stages go where their predicted memory fits, and one that fits nowhere is refused") {
+TEST_CASE("stages go where their predicted memory fits, and one that fits nowhere is refused",
+          "[untimed]") {
   const scratch_folder folder;
   const auto written = [&](const std::string& alpha, const std::string& beta) {
     return write_config(folder / "run.toml", local_cluster + node_table("alpha", "", alpha) +
@@ -253,7 +253,7 @@ TEST_CASE("stages go where their predicted memory fits, and one that fits nowher
   CHECK_THAT(distant.err, ContainsSubstring("node.memory_mib: stages are placed by the memory"));
 }
 
-TEST_CASE("troupe check names every error of a file, and launch refuses it") {
+TEST_CASE("troupe check names every error of a file, and launch refuses it", "[untimed]") {
   const scratch_folder folder;
   const auto file =
       write_config(folder / "run.toml", local_cluster + "silense = 3\n" + node_table("alpha", "") +
@@ -272,7 +272,8 @@ TEST_CASE("troupe check names every error of a file, and launch refuses it") {
   CHECK(launched.code == 2);
 }
 
-TEST_CASE("several files and --set reach the program of a launch, and say which one it is") {
+TEST_CASE("several files and --set reach the program of a launch, and say which one it is",
+          "[untimed]") {
   const scratch_folder folder;
   const auto base = write_config(
       folder / "base.toml", "[cluster]\nprogram = \"no_such_program\"\n" +
@@ -295,7 +296,7 @@ TEST_CASE("several files and --set reach the program of a launch, and say which 
   CHECK_THAT(wrong.err, ContainsSubstring("--set train.ephocs: unknown key; did you mean epochs?"));
 }
 
-TEST_CASE("troupe launch says what it cannot run") {
+TEST_CASE("troupe launch says what it cannot run", "[untimed]") {
   const scratch_folder folder;
   const auto refused = [&](const std::string& text, const std::string& word) {
     const auto file = write_config(folder / "run.toml", text);

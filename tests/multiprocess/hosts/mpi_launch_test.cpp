@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -27,11 +28,11 @@ std::string mpi_table(const test_hosts& hosts, const std::string& more = "") {
 
 }  // namespace
 
-TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one machine") {
+TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one machine",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
-  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
-  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto alone = weights_of_small_run();
   const auto host_file = write_config(
       hosts / "hostfile", "# two hosts\n10.77.0.2 slots=1\n\n10.77.0.3 slots=1 max_slots=2\n");
   const auto file =
@@ -40,8 +41,8 @@ TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one 
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   CHECK_THAT(outcome.err, ContainsSubstring("a host that is lost ends the run"));
   CHECK_THAT(outcome.err, ContainsSubstring("nothing proves whose the stream to each agent is"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (10.77.0.2, 10.77.0.2"));

@@ -93,7 +93,7 @@ TEST_CASE("logs that cannot be written, or have no node, are refused before anyt
       write_config(folder / "run.toml", logged_cluster(taken) + small_run(folder / "weights"));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
   INFO(outcome.err);
-  CHECK(outcome.code != 0);
+  CHECK(outcome.code == 2);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("cluster.logs: " + taken.string()));
   const auto logs = folder / "waiting";
   std::filesystem::create_directory(logs);
@@ -103,7 +103,7 @@ TEST_CASE("logs that cannot be written, or have no node, are refused before anyt
       {"launch",
        write_config(folder / "waits.toml", logged_cluster(logs) + small_run(folder / "weights"))});
   INFO(waits.err);
-  CHECK(waits.code != 0);
+  CHECK(waits.code == 2);
   CHECK_THAT(waits.last_line(),
              ContainsSubstring((logs / "alpha.log").string() + " cannot be written: "));
   const auto plain = run_program({"--logs", folder / "logs", "--steps", "1"});

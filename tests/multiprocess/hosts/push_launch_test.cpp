@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -61,21 +62,21 @@ std::string told_by(const test_host& on, const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("A program is copied once to hosts that lack it, and to others not at all") {
+TEST_CASE("A program is copied once to hosts that lack it, and to others not at all", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
-  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
-  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto alone = weights_of_small_run();
+  REQUIRE_FALSE(alone.empty());
   for (const auto* host : {&hosts.at(0), &hosts.at(1)}) hide(*host, cache);
   hide(hosts.at(1), program_folder());
-  const auto runs = [&hosts](bool copies) {
+  const auto runs = [&hosts, &alone](bool copies) {
     const auto outcome = launch(hosts, "--push");
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, !ContainsSubstring("node alpha (10.77.0.2): resnet_pipeline is"));
     CHECK((outcome.err.find("node beta (10.77.0.3): resnet_pipeline is copied there") !=
            std::string::npos) == copies);
-    CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+    CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   };
   runs(true);
   CHECK(told_by(hosts.at(1), "stat -c %a " + pushed) == "700\n");
@@ -101,7 +102,8 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("LibTorch is copied where it is asked for, and missed with a remedy where not") {
+TEST_CASE("LibTorch is copied where it is asked for, and missed with a remedy where not",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   for (const auto* host : {&hosts.at(0), &hosts.at(1)}) hide(*host, cache);
@@ -150,7 +152,7 @@ TEST_CASE("A host that cannot take a program is refused within five seconds, and
   refuses({"node alpha (10.77.0.2): its host key is unknown to ssh"});
 }
 
-TEST_CASE("Only ssh copies a program") {
+TEST_CASE("Only ssh copies a program", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_config(
       folder / "run.toml", "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n" +

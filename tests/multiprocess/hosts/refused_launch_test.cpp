@@ -120,7 +120,8 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
           false);
 }
 
-TEST_CASE("Of two stages that refuse what they are told each is said once, the first one last") {
+TEST_CASE("Of two stages that refuse what they are told each is said once, the first one last",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const std::string nowhere = "network = \"10.99.0.0/16\"\n";
@@ -144,7 +145,7 @@ TEST_CASE("Of two stages that refuse what they are told each is said once, the f
   }
 }
 
-TEST_CASE("A login shell that prints is told apart from the agent, and said") {
+TEST_CASE("A login shell that prints is told apart from the agent, and said", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   print_at_logins(hosts, hosts.at(1));
@@ -252,7 +253,7 @@ TEST_CASE("A run is stopped while it waits for stages that others start") {
   }
 }
 
-TEST_CASE("A trainer that listens at all addresses is joined by its host's name") {
+TEST_CASE("A trainer that listens at all addresses is joined by its host's name", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_config(folder / "run.toml",
                                  awaited_cluster("0.0.0.0:0", write_secret(folder / "secret")) +
@@ -265,7 +266,7 @@ TEST_CASE("A trainer that listens at all addresses is joined by its host's name"
   CHECK_THAT(outcome.err, ContainsSubstring("troupe join " + host_name() + ":"));
 }
 
-TEST_CASE("A stage joins with the files and settings that its run is launched with") {
+TEST_CASE("A stage joins with the files and settings that its run is launched with", "[untimed]") {
   const scratch_folder folder;
   const auto secret = write_secret(folder / "secret");
   const auto model = write_config(folder / "model.toml", "[cluster]\nprogram = \"nowhere\"\n");

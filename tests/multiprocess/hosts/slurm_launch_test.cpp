@@ -14,6 +14,7 @@
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/hosts/slurm_cluster.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -45,19 +46,19 @@ void stop_on(std::string_view line, const std::string& word, bool& done,
 
 }  // namespace
 
-TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on one machine") {
+TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on one machine",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const allocation_hosts both;
   const auto& hosts = both.hosts;
-  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
-  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto alone = weights_of_small_run();
   const auto file =
       write_config(hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors"));
   const auto outcome = both.slurm.run(both.launch(file));
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
   CHECK(programs_left(hosts, 2s) == "");
@@ -73,11 +74,11 @@ TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on
   INFO(both.slurm.output_of(job));
   CHECK(state == "COMPLETED");
   CHECK_THAT(both.slurm.output_of(job), ContainsSubstring("stage-1 (first, 10.77.0.2"));
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "batch.safetensors"));
+  CHECK(bytes_of(hosts / "batch.safetensors") == alone);
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("A secret does not pass srun's stream in the clear") {
+TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const allocation_hosts both;
   const auto& hosts = both.hosts;

@@ -10,12 +10,15 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -63,14 +66,11 @@ void put_peers_apart(const test_hosts& hosts) {
 
 }  // namespace
 
-TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
+TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one", "[untimed]") {
   skip_without_hosts();
   const std::string network = GENERATE(as<std::string>{}, "sealed", "trusted");
   const test_hosts hosts({"alpha", "beta"});
-  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
-  const auto alone = run_program({"--config", hosts / "plain.toml"});
-  INFO(alone.err);
-  REQUIRE(alone.code == 0);
+  const auto alone = weights_of_small_run();
   const std::string carrier = network == "sealed" ? "sealed tcp" : "trusted";
   const auto link = "[link]\nnetwork = \"" + network + "\"\n";
   const auto file =
@@ -79,8 +79,8 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
   CHECK_THAT(outcome.err, ContainsSubstring("): " + carrier));
@@ -88,7 +88,7 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
   check_nothing_left(hosts);
 }
 
-TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") {
+TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine", "[untimed]") {
   skip_without_hosts();
   const bool whole_pipelines = GENERATE(false, true);
   const test_hosts hosts({"alpha", "beta"});
@@ -96,10 +96,7 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
     auto text = small_run(hosts / weights);
     return text.insert(text.find("stages = 2"), "replicas = 2\n");
   };
-  const auto alone =
-      run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
-  INFO(alone.err);
-  REQUIRE(alone.code == 0);
+  const auto alone = weights_of_small_run("--replicas 2");
   if (whole_pipelines) put_peers_apart(hosts);
   const auto node = [&](std::size_t i) {
     const auto more = "replicas = [" + std::to_string(i) + "]\n";
@@ -123,8 +120,8 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
   std::smatch found;
   REQUIRE(std::regex_search(outcome.err, found, edge));
   CHECK(found.str(1) == (whole_pipelines ? "shm" : "sealed tcp"));
-  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   check_nothing_left(hosts);
 }
 
@@ -343,22 +340,21 @@ struct joined_launch {
   std::vector<std::unique_ptr<running_program>> stages;
 };
 
-TEST_CASE("Stages that others start with troupe join train to the same bits") {
+TEST_CASE("Stages that others start with troupe join train to the same bits", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
-  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto alone = weights_of_small_run();
   const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
   INFO(launch.trainer.err);
   CHECK(launch.trainer.code == 0);
   REQUIRE(launch.stages.size() == 2);
   for (const auto& each : launch.stages) CHECK(each->end().code == 0);
-  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_FALSE(alone.empty());
+  CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   check_nothing_left(hosts);
 }
 
-TEST_CASE("Stages that others start listen in the network that their hosts share") {
+TEST_CASE("Stages that others start listen in the network that their hosts share", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   put_peers_apart(hosts);
@@ -374,7 +370,52 @@ TEST_CASE("Stages that others start listen in the network that their hosts share
   check_nothing_left(hosts);
 }
 
-TEST_CASE("Stages that others start listen in the network that the config names, or say why not") {
+TEST_CASE("A stage that is started in the place of a lost one listens in the run's network") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto run = [&](const char* weights) {
+    auto text = small_run(hosts / weights) + "on_fault = \"recover\"\n";
+    const std::string epochs = "epochs = 1\n";
+    return text.replace(text.find(epochs), epochs.size(), "steps = 12\n");
+  };
+  const auto alone =
+      run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  put_peers_apart(hosts);
+  bool lost = false;
+  std::optional<running_program> another;
+  const auto on_line = [&](std::string_view line) {
+    if (!lost && line.find("step 3/12") != std::string_view::npos) {
+      lost = true;
+      for (const auto& each : hosts.at(1).processes_with(TROUPE_PROGRAM)) kill(each.pid, SIGKILL);
+    }
+    if (line.find("stage-1.2 may join now: ") == std::string_view::npos) return;
+    const std::vector<std::string> words{TROUPE_COMMAND,   "join",      "10.77.0.1:4711",
+                                         "--name",         "stage-1.2", "--secret-file",
+                                         hosts / "secret", "--config",  hosts / "run.toml"};
+    another.emplace(hosts.at(1), words);
+  };
+  const joined_launch launch(hosts, run("launched.safetensors"), on_line);
+  INFO(launch.trainer.err);
+  CHECK(lost);
+  CHECK(launch.trainer.code == 0);
+  CHECK_THAT(launch.trainer.err, ContainsSubstring("stages listen in the network 10.88.0.0/24") &&
+                                     ContainsSubstring("stage-1 is replayed from step ") &&
+                                     ContainsSubstring(" computed 0 actions again"));
+  // It would reach nobody but the trainer where it has joined from.
+  REQUIRE(another);
+  CHECK(another->end().code == 0);
+  REQUIRE(launch.stages.size() == 2);
+  CHECK(launch.stages[0]->end().code == 0);
+  static_cast<void>(launch.stages[1]->end());
+  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Stages that others start listen in the network that the config names, or say why not",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   put_peers_apart(hosts);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/recovery/calm_small_run.hpp"
 
 namespace {
 
@@ -33,7 +34,8 @@ void move_to_version_6(const test_hosts& hosts) {
 
 }  // namespace
 
-TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev train on one") {
+TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev train on one",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
     SKIP("Fashion-MNIST is not installed (./dev setup)");
@@ -66,14 +68,12 @@ TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev tr
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to the same bits") {
+TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to the same bits",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   move_to_version_6(hosts);
-  const auto alone = run_program(
-      {"--config", write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"))});
-  INFO(alone.err);
-  REQUIRE(alone.code == 0);
+  const auto alone = weights_of_small_run();
   struct way {
     const char* what;
     std::string alpha, beta, cluster;
@@ -97,7 +97,7 @@ TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to
     CHECK_THAT(outcome.err, ContainsSubstring("-> stage-1 (beta, [fd00:77::3]:"));
     CHECK_THAT(outcome.err, ContainsSubstring("): sealed tcp"));
     CHECK_FALSE(bytes_of(weights).empty());
-    CHECK(bytes_of(weights) == bytes_of(hosts / "plain.safetensors"));
+    CHECK(bytes_of(weights) == alone);
     CHECK(programs_left(hosts, 2s) == "");
   }
 }

@@ -1,5 +1,6 @@
 // Where the sockets of NCCL are in the processes of a run, whoever starts them: on loopback, except
-// where the network is trusted and replicas of a stage are on different hosts.
+// where the network is trusted and replicas of a stage are on different hosts. And what goes along
+// edges by it.
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -50,7 +51,8 @@ std::string environment(const lines& variables) {
 
 }  // namespace
 
-TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the stages") {
+TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the stages",
+          "[untimed]") {
   const scratch_folder folder;
   const auto plain = write_config(folder / "plain.toml", replicated_run(folder / "plain"));
   const auto started = [&](const std::string& log, const lines& words) {
@@ -81,7 +83,39 @@ TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the
   CHECK(bytes_of(folder / "launched") == weights);
 }
 
-TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart") {
+TEST_CASE("Stages in processes of their own send by NCCL, to the weights of links") {
+  const scratch_folder folder;
+  const auto run = [&](const std::string& name, const lines& more, const lines& variables = {}) {
+    const auto file = write_config(folder / (name + ".toml"), small_run(folder / name));
+    std::string exports = "export";
+    auto set = settings(folder / (name + ".log"), folder.path());
+    set.insert(set.end(), variables.begin(), variables.end());
+    for (const auto& each : set) exports += " " + each;
+    lines words{"--config", file};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
+  };
+  const auto links = run("links", {});
+  INFO(links.err);
+  REQUIRE(links.code == 0);
+  const auto nccl = run("nccl", {"--edges", "nccl"});
+  INFO(nccl.err);
+  REQUIRE(nccl.code == 0);
+  CHECK_THAT(nccl.err,
+             ContainsSubstring("stages in different processes send each other activations and "
+                               "gradients by NCCL 2.28.9\n"));
+  CHECK(found_in(folder / "nccl.log") == lines(2, on_loopback));
+  CHECK_FALSE(bytes_of(folder / "nccl").empty());
+  CHECK(bytes_of(folder / "nccl") == bytes_of(folder / "links"));
+
+  const auto dying = run("dying", {"--edges", "nccl"}, {"FAKE_NCCL_SCRIPT=ncclSend:7:die"});
+  INFO(dying.err);
+  CHECK(dying.code == 1);
+  CHECK_THAT(dying.err, ContainsSubstring("was killed by signal 9 (SIGKILL)"));
+}
+
+TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   struct way {

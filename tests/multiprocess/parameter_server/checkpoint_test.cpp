@@ -90,12 +90,12 @@ TEST_CASE("A run that ends in an evaluation of a parameter server tells that whe
   REQUIRE(whole.size() == 3);
   const std::vector<std::pair<std::string, int>> moments{
       {"step 4/", SIGTERM}, {"step-000004 in ", SIGKILL}, {"the checkpoint of step 6 is", SIGKILL}};
+  const std::string kept = folder / "kept";
+  const auto keeping = with(
+      run, {"--checkpoint-dir", kept, "--checkpoint-every", "2", "--resume", "auto", "--json"});
   for (const auto& [line, signal] : moments) {
     INFO(line);
-    const std::string kept = folder / "kept";
     fs::remove_all(kept);
-    const auto keeping = with(
-        run, {"--checkpoint-dir", kept, "--checkpoint-every", "2", "--resume", "auto", "--json"});
     const auto ended =
         run_program(with(keeping, {folder / "ended"}),
                     at_line(line, [signal = signal](pid_t program) { ::kill(program, signal); }));
@@ -110,9 +110,9 @@ TEST_CASE("A run that ends in an evaluation of a parameter server tells that whe
     auto told = evaluations_in(folder / "ended");
     told.merge(evaluations_in(folder / "resumed"));
     CHECK(told == whole);
-    CHECK_THAT(run_program(with(keeping, {folder / "again"})).err,
-               ContainsSubstring("has all 6 steps of this run: nothing is left to do"));
   }
+  CHECK_THAT(run_program(with(keeping, {folder / "again"})).err,
+             ContainsSubstring("has all 6 steps of this run: nothing is left to do"));
 }
 
 TEST_CASE("A parameter server's checkpoints are listed, verified and exported", "[untimed]") {

@@ -7,9 +7,12 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <functional>
+#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/multiprocess/recovery/disturbed_run.hpp"
@@ -64,6 +67,23 @@ program_outcome lose_text(const scratch_folder& folder, const std::function<void
   };
   saboteur watch(folder / "steps", {{2, {.stage = "stage-0", .before = before}}});
   return run_other(TROUPE_TRANSFORMER, run, std::ref(watch));
+}
+
+/// Two classes of twelve images, of which one cannot be read.
+void write_images(const std::filesystem::path& folder) {
+  for (const std::string name : {"a", "b"}) {
+    std::filesystem::create_directories(folder / "train" / name);
+    for (int i = 0; i < 12; ++i)
+      write_text(folder / "train" / name / (std::to_string(i) + ".png"), troupe::tests::grey_png());
+  }
+  write_text(folder / "train/a/7.png", "no image");
+}
+
+/// As the end of a run tells it.
+std::string skipped_in(const std::string& log) {
+  std::smatch found;
+  const std::regex told("[0-9]+ unreadable samples were skipped");
+  return std::regex_search(log, found, told) ? found[0].str() : "";
 }
 
 }  // namespace
@@ -133,6 +153,50 @@ TEST_CASE("Where all stages go back, the data are opened again where they were l
   CHECK_THAT(left.err, !ContainsSubstring(" reads the data from here on"));
 }
 
+TEST_CASE("What cannot be read is left out by who reads the data next, and is counted once") {
+  const scratch_folder folder;
+  write_images(folder / "images");
+  const auto run =
+      words{"--data", "folder:" + (folder / "images").string()} +
+      split_words(
+          "--model small --image-size 48 --batch-size 8 --micro-batches 4 --steps 30 --no-eval "
+          "--stages 2 --data-node stage-0 --on-fault recover");
+  const auto saving = [&](const std::string& name) {
+    return run + words{"--save", folder / name, "--json", folder / (name + ".json")};
+  };
+  const auto calm = run_other(TROUPE_PROGRAM, saving("calm"));
+  INFO(calm.err);
+  REQUIRE(calm.code == 0);
+  saboteur watch(folder / "stormy.json", {{4, {.stage = "stage-0"}}});
+  const auto stormy = run_other(TROUPE_PROGRAM, saving("stormy"), std::ref(watch));
+  INFO(stormy.err);
+  CHECK(stormy.code == 0);
+  CHECK(watch.done() == 1);
+  check_sequel(stormy.err, 1, sequel::replayed);
+  CHECK_THAT(stormy.err, ContainsSubstring("stage-0.2 reads the data from here on"));
+  CHECK(losses_in(folder / "stormy.json") == losses_in(folder / "calm.json"));
+  troupe::tests::check_same_weights(folder / "calm", folder / "stormy");
+  CHECK_FALSE(skipped_in(calm.err).empty());
+  CHECK(skipped_in(stormy.err) == skipped_in(calm.err));
+}
+
+TEST_CASE("Ctrl-C while lost data are opened again stops the run once it goes on, and saves") {
+  const scratch_folder folder;
+  const auto run =
+      training({"--stages", "2", "--data-node", "stage-0", "--link", "tcp"}, 4000) + recovering +
+      words{"--json", (folder / "steps").string(), "--save", (folder / "weights").string()};
+  saboteur watch(folder / "steps", {{3, {.stage = "stage-0"}}});
+  const auto outcome = run_other(TROUPE_PROGRAM, run, [&](pid_t program, std::string_view line) {
+    watch(program, line);
+    if (line.find("; it is replaced") != std::string_view::npos) ::kill(program, SIGINT);
+  });
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+  CHECK_THAT(outcome.err, ContainsSubstring("stopping after the steps under way") &&
+                              ContainsSubstring("stage-0.2 reads the data from here on"));
+  CHECK(std::filesystem::exists(folder / "weights"));
+}
+
 TEST_CASE("Data that have changed when they are opened again end the run, which can be resumed") {
   const scratch_folder folder;
   const auto file = folder / "text.txt";
@@ -141,7 +205,7 @@ TEST_CASE("Data that have changed when they are opened again end the run, which 
   INFO(changed.err);
   CHECK(changed.code == 1);
   CHECK_THAT(changed.err,
-             ContainsSubstring("the process that read the data was lost behind step ") &&
+             ContainsSubstring("the process that read the data was lost after step ") &&
                  ContainsSubstring("on stage-0.2: text:") &&
                  ContainsSubstring("has changed since the run began: they have as many samples, "
                                    "but not the same") &&

@@ -59,7 +59,7 @@ enum class sequel {
 
 inline void check_sequel(const std::string& log, std::size_t faults, sequel expected) {
   const auto replays = static_cast<std::size_t>(count_of(log, " replayed from step "));
-  const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on behind step"));
+  const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on after step"));
   CHECK(replays + returns == faults);
   if (expected == sequel::replayed) {
     CHECK(replays == faults);
@@ -122,9 +122,9 @@ inline program_outcome check_run(const words& run, const std::map<std::size_t, f
   return check_run(TROUPE_PROGRAM, run, faults, expected, more);
 }
 
-/// An evaluation after every third step.
+/// An evaluation after every third step, of 48 samples, so that it takes longer than a signal.
 inline words evaluating(const words& more, int steps = 6) {
-  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
+  return with({"--model", "small", "--data", "synthetic:3x48x48:10:480", "--batch-size", "8",
                "--micro-batches", "4", "--optimizer", "adam", "--eval-every", "3", "--save-state",
                "--steps", std::to_string(steps)},
               more);

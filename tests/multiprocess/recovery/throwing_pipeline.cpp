@@ -1,6 +1,7 @@
-// resnet_pipeline with models of which one layer, in a stage's process, throws in a forward where
-// TROUPE_THROWN names a file: "throws_once", "throws_always". That is the ninth forward in training
-// that it comes to, and again that of the same input in whatever process; the file has its sum.
+// resnet_pipeline with small models of which one layer, in a stage's process, throws in a forward
+// where TROUPE_THROWN names a file: "throws_once", "throws_always". That is the ninth forward in
+// training that it comes to, and again that of the same input in whatever process; the file has its
+// sum.
 
 #include <ATen/core/Tensor.h>
 
@@ -17,6 +18,7 @@
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/small_residual_network.hpp"
 
 namespace {
 
@@ -64,11 +66,11 @@ class throwing final : public engine::layer {
 };
 
 void add(application& program, const std::string& name, bool is_stage, bool always) {
-  program.info.known.models[name] = [right = program.info.known.models.at("resnet18"), is_stage,
-                                     always](const engine::model_order& order) {
-    auto made = right(order);
-    if (made && is_stage) {
-      auto& last_block = made->layers.at(made->layers.size() - 3);
+  program.info.known.models[name] =
+      [is_stage, always](const engine::model_order& order) -> result<engine::model_blueprint> {
+    auto made = tests::small_residual_network(order.classes);
+    if (is_stage) {
+      auto& last_block = made.layers.at(7);
       last_block = [block = last_block, always](const at::Generator& random) {
         return std::make_unique<throwing>(block(random), always);
       };

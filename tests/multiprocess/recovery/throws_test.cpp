@@ -34,8 +34,8 @@ class thrown_file {
 };
 
 words throwing(const std::string& model, const words& more) {
-  auto run = large_training(with({"--stages", "2"}, more), 8);
-  std::ranges::replace(run, std::string("resnet18"), model);
+  auto run = training(with({"--stages", "2"}, more), 8);
+  std::ranges::replace(run, std::string("small"), model);
   return run;
 }
 
@@ -73,8 +73,8 @@ TEST_CASE("An action that throws again in another process ends the run by its na
   CHECK(outcome.code == 1);
   CHECK_THAT(
       outcome.last_line(),
-      Matches(".*stage-1: F[01] of step [0-9]+ failed twice: layer4.* with .*: it was told to "
-              "throw; then layer4.* with .*: it was told to throw"));
+      Matches(".*stage-1: F[01] of step [0-9]+ failed twice: layer2.* with .*: it was told to "
+              "throw; then layer2.* with .*: it was told to throw"));
   CHECK(count_of(outcome.err, "it is replaced") == 1);
   CHECK(count_of(outcome.err, " is replayed from step ") == 1);
 }
@@ -87,7 +87,7 @@ TEST_CASE("Arithmetic that throws ends a run that does not recover") {
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
-             Matches(".*stage-1: F[01] of step [0-9]+ failed: layer4.* with .*: it was told to "
+             Matches(".*stage-1: F[01] of step [0-9]+ failed: layer2.* with .*: it was told to "
                      "throw"));
   CHECK_THAT(outcome.err, !ContainsSubstring("replaced"));
 }

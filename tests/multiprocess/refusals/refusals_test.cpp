@@ -81,7 +81,8 @@ void check_end(const tests::program_outcome& outcome) {
 
 }  // namespace
 
-TEST_CASE("Memory that is refused to a process of a parameter server ends the run in order") {
+TEST_CASE("Memory that is refused to a process of a parameter server ends the run in order",
+          "[untimed]") {
   std::size_t refused = 0;
   for (const std::string where : {"shard-0", "shard-1", "worker-0", "worker-1"}) {
     for (const std::string least : {"2000", "60000", "1000000"}) {
@@ -99,7 +100,8 @@ TEST_CASE("Memory that is refused to a process of a parameter server ends the ru
   CHECK(refused >= 4);
 }
 
-TEST_CASE("Memory that is refused to a stage ends the run with the stage and the bytes") {
+TEST_CASE("Memory that is refused to a stage ends the run with the stage and the bytes",
+          "[untimed]") {
   std::size_t refused = 0;
   for (const std::string least : {"1000", "500000", "2000000", "5000000"}) {
     CAPTURE(least);
@@ -115,7 +117,7 @@ TEST_CASE("Memory that is refused to a stage ends the run with the stage and the
   CHECK(refused >= 2);
 }
 
-TEST_CASE("Threads that are refused end a run in order, and in one line") {
+TEST_CASE("Threads that are refused end a run in order, and in one line", "[untimed]") {
   for (const auto& [program, arguments, child] :
        {std::tuple(std::string(TROUPE_SERVER), server_run, "worker-1"),
         std::tuple(std::string(TROUPE_PROGRAM), pipeline_run, "stage-1")}) {

@@ -172,7 +172,7 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
   check_same(saved("straight.state.safetensors"), saved("whole.state.safetensors"));
 }
 
-TEST_CASE("State that replicas shared out is loaded by another number of them") {
+TEST_CASE("State that replicas shared out is loaded by another number of them", "[untimed]") {
   const scratch_folder folder;
   const words run = split_words(
       "--model small --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
@@ -229,7 +229,8 @@ TEST_CASE("A checkpoint of state that replicas shared out is resumed by any numb
   }
 }
 
-TEST_CASE("troupe check predicts less memory where replicas share out the optimizer's state") {
+TEST_CASE("troupe check predicts less memory where replicas share out the optimizer's state",
+          "[untimed]") {
   const scratch_folder folder;
   std::ofstream(folder / "run.toml") << "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
   const auto predicted = [&](const char* zero) {
@@ -250,8 +251,9 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   CHECK(saved < 45);
 }
 
-TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits on any number") {
-  auto synced = images + words{"--batch-norm", "sync"};
+TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits on any number",
+          "[untimed]") {
+  auto synced = small_images() + words{"--batch-norm", "sync"};
   // With every second or third seed some value lies at a ReLU's threshold to the last bits, and
   // falls on its other side where sums are added up in another order; with which, depends on the
   // CPU. What normalizes wrongly fails with each.
@@ -259,16 +261,16 @@ TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits
   const auto verifies = [&](int with) {
     seed = std::to_string(with);
     const auto run = synced + words{"--stages", "2", "--verify", "--verify-tolerance", "1e-3"};
-    return tests::run_other(TROUPE_PROGRAM, run).code == 0;
+    return tests::run_other(TROUPE_SMALL, run).code == 0;
   };
   REQUIRE(std::ranges::any_of(std::views::iota(7, 15), verifies));
-  const auto one = train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "2"});
-  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "2", "--replicas", "2",
-                                                                "--link", "shm"}));
-  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "1", "--replicas", "4",
-                                                                "--link", "tcp"}));
+  const auto one = train_replicas(TROUPE_SMALL, synced + words{"--stages", "2"});
+  check_same(one, train_replicas(TROUPE_SMALL, synced + words{"--stages", "2", "--replicas", "2",
+                                                              "--link", "shm"}));
+  check_same(one, train_replicas(TROUPE_SMALL, synced + words{"--stages", "1", "--replicas", "4",
+                                                              "--link", "tcp"}));
   const auto local =
-      train_replicas(TROUPE_PROGRAM, images + words{"--stages", "1", "--replicas", "2"});
+      train_replicas(TROUPE_SMALL, small_images() + words{"--stages", "1", "--replicas", "2"});
   CHECK(local.losses != one.losses);
 }
 
@@ -296,7 +298,7 @@ TEST_CASE("A replica that is killed while others normalize with it ends the run 
   CHECK(memory.left().size() <= 1);
 }
 
-TEST_CASE("The start of a run says how replicas sum their gradients, and why so") {
+TEST_CASE("The start of a run says how replicas sum their gradients, and why so", "[untimed]") {
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM, {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size",
                        "8", "--steps", "1", "--stages", "2", "--replicas", "2", "--no-eval"});
@@ -342,7 +344,8 @@ TEST_CASE("A loss of one replica that is not finite leaves the step out on all",
   CHECK_THAT(outcome.err, ContainsSubstring("skipped step ") && ContainsSubstring(" of replica "));
 }
 
-TEST_CASE("Replicas that a batch cannot be shared out to are refused before anything starts") {
+TEST_CASE("Replicas that a batch cannot be shared out to are refused before anything starts",
+          "[untimed]") {
   const auto refuses = [](const words& arguments, const std::string& text) {
     const auto outcome = tests::run_other(
         TROUPE_PROGRAM,

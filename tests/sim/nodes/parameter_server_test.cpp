@@ -260,7 +260,8 @@ std::optional<shard_values_now> read_shard(world& in, const actor_ref& where) {
   const auto shard = caf::actor_cast<shard_actor>(here.node->resolve(where));
   requester ask(here.system);
   const auto read =
-      ask.request<pulled>(shard, pull_parameters{{}, std::nullopt}, tests::patience).get();
+      ask.request<parameters_pulled>(shard, pull_parameters{{}, std::nullopt}, tests::patience)
+          .get();
   if (!read) return std::nullopt;
   const auto& batch = read->values;
   auto all = batch.entries.empty() ? batch.values : batch.entries.front().values;

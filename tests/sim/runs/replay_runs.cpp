@@ -25,6 +25,10 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
               " ms after event " + std::to_string(event);
   if (options.data_at) losses += "; the data are read by stage " + std::to_string(*options.data_at);
   for (const auto host : options.hosts) losses += "; a stage on host " + std::to_string(host);
+  if (options.in_pieces) losses += "; versions come in pieces";
+  if (options.computes_versions)
+    losses += "; keepers compute versions, " + std::to_string(options.odd_of_8) +
+              " of eight to other bits";
   return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
          "; credits " + std::to_string(options.credits) + ", an update every " +
          std::to_string(options.accumulate) + " steps, a checkpoint every " +
@@ -113,6 +117,21 @@ replay_options on_hosts(std::mt19937_64& random) {
 replay_options on_the_trainers_host(std::mt19937_64& random) {
   auto options = with_returns(random);
   options.lends = true;
+  return options;
+}
+
+replay_options in_pieces(std::mt19937_64& random) {
+  auto options = with_returns(random);
+  options.in_pieces = true;
+  return options;
+}
+
+replay_options computed_by_keepers(std::mt19937_64& random) {
+  auto options = with_returns(random);
+  options.shares_state = false;
+  options.computes_versions = true;
+  options.in_pieces = random() % 2 == 0;
+  options.odd_of_8 = random() % 2 == 0 ? 2 : 0;
   return options;
 }
 

@@ -25,6 +25,10 @@ replay_options with_returns(std::mt19937_64& random);
 replay_options on_hosts(std::mt19937_64& random);
 /// The same as with_returns on one host, where the trainer keeps versions too.
 replay_options on_the_trainers_host(std::mt19937_64& random);
+/// The same as with_returns, whose versions come to their keepers in pieces.
+replay_options in_pieces(std::mt19937_64& random);
+/// The same as with_returns, where keepers compute versions, some of them to other bits.
+replay_options computed_by_keepers(std::mt19937_64& random);
 /// The same as with_returns, and the process of a stage reads the data.
 replay_options with_data(std::mt19937_64& random);
 
@@ -46,6 +50,9 @@ struct tally {
     back.interrupted += more.interrupted;
     back.hosts += more.hosts;
     back.fenced += more.fenced;
+    back.computed += more.computed;
+    back.other_bits += more.other_bits;
+    back.refused += more.refused;
   }
 };
 

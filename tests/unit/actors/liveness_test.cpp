@@ -39,9 +39,9 @@ std::optional<Effect> first(const liveness::effects& effects) {
   return std::nullopt;
 }
 
-/// A judge of one node "b", whose clock goes on with its ticks.
-struct judge_of_b {
-  explicit judge_of_b(const process_identity& where, const liveness_settings& settings = usual)
+/// An observer of one node "b", whose clock goes on with its ticks.
+struct observer_of_b {
+  explicit observer_of_b(const process_identity& where, const liveness_settings& settings = usual)
       : core(settings, here) {
     core.tick(now);
     core.node_up("b", where);
@@ -71,58 +71,58 @@ struct judge_of_b {
 }  // namespace
 
 TEST_CASE("Every node is sent a heartbeat at every tick until it is gone") {
-  judge_of_b judge(elsewhere);
-  judge.core.node_up("c", elsewhere);
+  observer_of_b observer(elsewhere);
+  observer.core.node_up("c", elsewhere);
   for (int i = 0; i < 20; ++i) {
-    judge.core.heard("b");
-    judge.core.heard("c");
-    const auto effects = judge.tick();
+    observer.core.heard("b");
+    observer.core.heard("c");
+    const auto effects = observer.tick();
     REQUIRE(effects.size() == 2);
     CHECK(std::get<liveness::beat>(effects[0]).node == "b");
     CHECK(std::get<liveness::beat>(effects[1]).node == "c");
   }
-  judge.core.node_down("b");
-  CHECK(judge.tick().size() == 1);
+  observer.core.node_down("b");
+  CHECK(observer.tick().size() == 1);
 }
 
 TEST_CASE("A silent node is lost once, by name of its silence") {
-  judge_of_b judge(elsewhere);
-  CHECK(judge.time_to_loss() == usual.silence);
-  CHECK(judge.why.code == errc::timed_out);
-  CHECK_THAT(judge.why.text, ContainsSubstring("silent for 0.8 s"));
-  CHECK(judge.tick().empty());
+  observer_of_b observer(elsewhere);
+  CHECK(observer.time_to_loss() == usual.silence);
+  CHECK(observer.why.code == errc::timed_out);
+  CHECK_THAT(observer.why.text, ContainsSubstring("silent for 0.8 s"));
+  CHECK(observer.tick().empty());
 }
 
 TEST_CASE("The system's word on a silent process of this host decides") {
   SECTION("stopped") {
-    judge_of_b judge(beside);
-    CHECK(judge.time_to_loss(process_state::stopped) == usual.suspicion);
-    CHECK(judge.why ==
+    observer_of_b observer(beside);
+    CHECK(observer.time_to_loss(process_state::stopped) == usual.suspicion);
+    CHECK(observer.why ==
           error{errc::peer_lost, "its process 3 is stopped, and was silent for 0.3 s"});
   }
   SECTION("gone") {
-    judge_of_b judge(beside);
-    CHECK(judge.time_to_loss(process_state::gone) == usual.suspicion);
-    CHECK(judge.why.code == errc::peer_lost);
+    observer_of_b observer(beside);
+    CHECK(observer.time_to_loss(process_state::gone) == usual.suspicion);
+    CHECK(observer.why.code == errc::peer_lost);
   }
   SECTION("alive, so it waits for a processor") {
-    CHECK(judge_of_b(beside).time_to_loss(process_state::alive) == usual.starved_silence);
+    CHECK(observer_of_b(beside).time_to_loss(process_state::alive) == usual.starved_silence);
   }
   SECTION("alive, but behind a network") {
-    CHECK(judge_of_b(in_container).time_to_loss(process_state::alive) == usual.silence);
+    CHECK(observer_of_b(in_container).time_to_loss(process_state::alive) == usual.silence);
   }
   SECTION("held by a debugger") {
-    CHECK(judge_of_b(beside).time_to_loss(process_state::traced) == clock::duration::zero());
+    CHECK(observer_of_b(beside).time_to_loss(process_state::traced) == clock::duration::zero());
   }
   SECTION("no word") {
-    CHECK(judge_of_b(beside).time_to_loss(process_state::unknown) == usual.silence);
+    CHECK(observer_of_b(beside).time_to_loss(process_state::unknown) == usual.silence);
   }
 }
 
 TEST_CASE("The system is not asked about other hosts, or when it is not to be") {
-  judge_of_b far(elsewhere);
+  observer_of_b far(elsewhere);
   CHECK(far.time_to_loss(process_state::stopped) == usual.silence);
-  judge_of_b near(beside, {.ask_system = false});
+  observer_of_b near(beside, {.ask_system = false});
   CHECK(near.time_to_loss(process_state::stopped) == usual.silence);
   liveness nowhere(usual, {});
   nowhere.tick(start);
@@ -132,24 +132,24 @@ TEST_CASE("The system is not asked about other hosts, or when it is not to be") 
 }
 
 TEST_CASE("A machine that stood still convicts nobody") {
-  judge_of_b judge(elsewhere);
-  for (int i = 0; i < 7; ++i) judge.tick();  // one tick short of a verdict
-  CHECK(!first<liveness::lost>(judge.tick(1h)));
-  judge.core.heard("b");
-  CHECK(judge.time_to_loss() == usual.silence);
+  observer_of_b observer(elsewhere);
+  for (int i = 0; i < 7; ++i) observer.tick();  // one tick short of a loss
+  CHECK(!first<liveness::lost>(observer.tick(1h)));
+  observer.core.heard("b");
+  CHECK(observer.time_to_loss() == usual.silence);
 }
 
 TEST_CASE("Who stood still itself is told so for a while") {
-  judge_of_b judge(elsewhere);
-  CHECK(!judge.core.stood_still(judge.now + 100ms));
-  CHECK(judge.core.stood_still(judge.now + 3s) == 3s);  // before the first tick after it
-  judge.tick(3s);
-  CHECK(judge.core.stood_still(judge.now + 100ms) == 3s);
-  for (int i = 0; i < 60; ++i) judge.tick();
-  CHECK(!judge.core.stood_still(judge.now + 100ms));
+  observer_of_b observer(elsewhere);
+  CHECK(!observer.core.stood_still(observer.now + 100ms));
+  CHECK(observer.core.stood_still(observer.now + 3s) == 3s);  // before the first tick after it
+  observer.tick(3s);
+  CHECK(observer.core.stood_still(observer.now + 100ms) == 3s);
+  for (int i = 0; i < 60; ++i) observer.tick();
+  CHECK(!observer.core.stood_still(observer.now + 100ms));
 }
 
-TEST_CASE("No heartbeat that comes within the bound makes an alarm, however late the judge") {
+TEST_CASE("No heartbeat that comes within the bound makes an alarm, however late the observer") {
   constexpr int schedules = 5000;
   const clock::duration bound = usual.silence - 2 * usual.interval;
   for (unsigned seed = 0; seed < schedules; ++seed) {
@@ -158,45 +158,45 @@ TEST_CASE("No heartbeat that comes within the bound makes an alarm, however late
       return clock::duration(
           std::uniform_int_distribution<clock::rep>(least.count(), most.count())(random));
     };
-    judge_of_b judge(elsewhere);
-    auto beat = judge.now + between(0s, bound);
+    observer_of_b observer(elsewhere);
+    auto beat = observer.now + between(0s, bound);
     const int lateness = static_cast<int>(seed % 5) * 10;  // percent of the ticks
-    auto due = judge.now;
+    auto due = observer.now;
     for (int i = 0; i < 300; ++i) {
       const bool late = std::uniform_int_distribution(0, 99)(random) < lateness;
       due += late ? between(200ms, 5s) : usual.interval;
       const auto until = due + between(0ms, 90ms);
       const auto listen = [&] {
-        for (; beat <= until; beat += between(1ms, bound)) judge.core.heard("b");
+        for (; beat <= until; beat += between(1ms, bound)) observer.core.heard("b");
       };
-      // A judge that is on time has read what came; one that is late may read it afterwards.
+      // An observer that is on time has read what came; one that is late may read it afterwards.
       const bool reads_first = !late || random() % 2 == 0;
       if (reads_first) listen();
       INFO("seed " << seed << ", tick " << i);
-      REQUIRE(!first<liveness::lost>(judge.core.tick(until)));
+      REQUIRE(!first<liveness::lost>(observer.core.tick(until)));
       if (!reads_first) listen();
-      judge.now = until;
+      observer.now = until;
     }
   }
 }
 
-TEST_CASE("A node that falls silent is lost within the bound by a judge that is on time") {
+TEST_CASE("A node that falls silent is lost within the bound by an observer that is on time") {
   constexpr int schedules = 5000;
   for (unsigned seed = 0; seed < schedules; ++seed) {
     std::mt19937 random(seed);
-    judge_of_b judge(elsewhere);
+    observer_of_b observer(elsewhere);
     const auto jitter = [&] { return std::chrono::milliseconds(random() % 10); };
     for (unsigned i = random() % 20; i > 0; --i) {
-      judge.tick(usual.interval + jitter());
-      judge.core.heard("b");
+      observer.tick(usual.interval + jitter());
+      observer.core.heard("b");
     }
-    const auto silent_since = judge.now;
+    const auto silent_since = observer.now;
     bool lost = false;
-    while (!lost && judge.now - silent_since < 2s)
-      lost = first<liveness::lost>(judge.tick(usual.interval + jitter())).has_value();
+    while (!lost && observer.now - silent_since < 2s)
+      lost = first<liveness::lost>(observer.tick(usual.interval + jitter())).has_value();
     INFO("seed " << seed);
     REQUIRE(lost);
-    REQUIRE(judge.now - silent_since <= usual.silence + 8 * 10ms);
+    REQUIRE(observer.now - silent_since <= usual.silence + 8 * 10ms);
   }
 }
 

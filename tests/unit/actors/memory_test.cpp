@@ -21,21 +21,27 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/messages/mirror.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "actors/recovery/keeper_actor.hpp"
+#include "actors/recovery/repeated_update.hpp"
 #include "actors/system.hpp"
 #include "engine/base/thread_limit.hpp"
 #include "engine/base/torch_error.hpp"
@@ -128,8 +134,9 @@ struct small_server {
 };
 
 /// Asks a shard for what has changed since the beginning.
-result<pulled> pull(small_server& here) {
-  return here.ask.request<pulled>(here.shard, pull_parameters{{}, param_version{0}}, patience)
+result<parameters_pulled> pull(small_server& here) {
+  return here.ask
+      .request<parameters_pulled>(here.shard, pull_parameters{{}, param_version{0}}, patience)
       .get(patience);
 }
 
@@ -225,6 +232,47 @@ TEST_CASE("a stage without memory fails its step, and what reads it, with the by
     const refusing large(1'200'000);  // 3 x 100,000 activations
     check_refused(pipeline->train(batch, 2, 0.05), "stage-1: F0 of step 2 failed", "1200000");
   }
+}
+
+TEST_CASE("a keeper that has no memory to compute a version refuses it and keeps what it had") {
+  system_config config;
+  caf::actor_system system(config);
+  const auto keeper = spawn_keeper(system);
+  {
+    requester ask(system);
+    const auto piece_of = [](const std::string& name) {
+      return tensor_piece{.begin = {}, .parts = {{name, at::ones({100'000})}}, .last = true};
+    };
+    const auto store = [&](std::uint64_t step) {
+      return ask
+          .request<acknowledged>(keeper, store_version{.step = step, .piece = piece_of("w")},
+                                 patience)
+          .get(patience);
+    };
+    const auto kept = [&] {
+      return ask.request<versions_kept>(keeper, list_versions{0}, patience).get(patience)->steps;
+    };
+    REQUIRE(store(1));
+    const auto sgd = *optimizers::built_in().find("sgd");
+    const store_update update{.stage = 0,
+                              .step = 2,
+                              .after = 1,
+                              .terms = {.optimizer = "sgd",
+                                        .options = *optimizers::complete(sgd, {{"lr", 1.0}}),
+                                        .learning_rate = 1,
+                                        .number = 1},
+                              .digest = 0,
+                              .piece = piece_of(gradient_name("w"))};
+    {
+      const refusing large(100'000);
+      check_refused(ask.request<acknowledged>(keeper, update, patience).get(patience),
+                    "the keeper of versions: ", "400000");
+    }
+    CHECK(kept() == std::vector<std::uint64_t>{1});
+    REQUIRE(store(2));
+    CHECK(kept() == std::vector<std::uint64_t>{1, 2});
+  }
+  caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("a work thread tells what a task or the filling of a gap threw, and goes on") {

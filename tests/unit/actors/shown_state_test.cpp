@@ -41,7 +41,7 @@ class optimizer_of_stage {
 
   /// A step with gradients of 1.
   void step(std::uint64_t number) {
-    ask<actors::applied>(actors::apply_gradients{
+    ask<actors::gradients_applied>(actors::apply_gradients{
         .step = number, .learning_rate = 0.5, .gradients = {at::ones_like(parameter)}});
   }
 

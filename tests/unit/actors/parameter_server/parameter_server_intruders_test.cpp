@@ -98,13 +98,15 @@ TEST_CASE("a shard without a coordinator refuses orders and pushes, and still an
   world.refused<void>(shard, order_of(1), errc::not_admitted, "before its coordinator");
   world.refused<void>(shard, refuse_push{{first_worker, 1}, errc::stale, ""}, errc::not_admitted,
                       "before its coordinator");
-  world.refused<pushed>(shard, push_of(first_worker, 1), errc::not_admitted, "no coordinator");
+  world.refused<gradients_pushed>(shard, push_of(first_worker, 1), errc::not_admitted,
+                                  "no coordinator");
   caf::anon_send(shard, expel_worker{first_worker});
   caf::anon_send(shard, order_of(1));
   caf::anon_send(shard, refuse_push{{first_worker, 1}, errc::stale, ""});
   caf::anon_send(shard, shard_updated{});
   caf::anon_send(shard, values_ready{});
-  CHECK(world.answer<pulled>(shard, pull_parameters{{}, std::nullopt})->version.value == 0);
+  CHECK(world.answer<parameters_pulled>(shard, pull_parameters{{}, std::nullopt})->version.value ==
+        0);
 }
 
 TEST_CASE("a shard obeys the coordinator that connected it, and nobody else") {
@@ -123,7 +125,7 @@ TEST_CASE("a shard obeys the coordinator that connected it, and nobody else") {
                       "not its coordinator");
   caf::anon_send(shard, expel_worker{first_worker});  // nobody sends it
   caf::anon_send(shard, order_of(1));
-  world.refused<pushed>(shard, push_of({7}, 1), errc::not_admitted, "no member");
+  world.refused<gradients_pushed>(shard, push_of({7}, 1), errc::not_admitted, "no member");
   REQUIRE((*client)->push({{"a", at::ones({3})}}, {0}).get(intruders_patience));
   const auto fresh = (*client)->refresh().get(intruders_patience);
   REQUIRE(fresh);
@@ -179,10 +181,10 @@ TEST_CASE("a worker joins once, and a coordinator's report waits until it has le
   const auto coordinator = world.coordinator(shard);
   caf::scoped_actor presence(world.system);
   const auto as_worker = caf::actor_cast<caf::strong_actor_ptr>(presence);
-  const auto in = world.answer<joined>(coordinator, join_server{0, as_worker});
+  const auto in = world.answer<server_joined>(coordinator, join_server{0, as_worker});
   REQUIRE(in);
-  world.refused<joined>(coordinator, join_server{1, as_worker}, errc::bad_config, "already");
-  world.refused<joined>(coordinator, join_server{1, {}}, errc::bad_config, "presence");
+  world.refused<server_joined>(coordinator, join_server{1, as_worker}, errc::bad_config, "already");
+  world.refused<server_joined>(coordinator, join_server{1, {}}, errc::bad_config, "presence");
   const auto nobody =
       world.ask.request<coordinator_report>(coordinator, read_coordinator{0}, intruders_patience);
   CHECK(world.answer<coordinator_report>(coordinator, read_coordinator{1})->members == 1);
@@ -191,7 +193,8 @@ TEST_CASE("a worker joins once, and a coordinator's report waits until it has le
   const auto report = nobody.get(intruders_patience);
   REQUIRE(report);
   CHECK(report->members == 0);
-  REQUIRE(world.answer<joined>(coordinator, join_server{1, as_worker}));  // as another member
+  REQUIRE(
+      world.answer<server_joined>(coordinator, join_server{1, as_worker}));  // as another member
 }
 
 TEST_CASE("what a worker repeats or asks for is bounded") {
@@ -199,16 +202,18 @@ TEST_CASE("what a worker repeats or asks for is bounded") {
   const auto shard = world.shard();
   const auto coordinator = world.coordinator(shard, /*workers=*/2);  // so a push of one waits
   caf::scoped_actor presence(world.system);
-  const auto in = world.answer<joined>(
+  const auto in = world.answer<server_joined>(
       coordinator, join_server{0, caf::actor_cast<caf::strong_actor_ptr>(presence)});
   REQUIRE(in);
-  std::vector<future<pushed>> same;
+  std::vector<future<gradients_pushed>> same;
   for (int i = 0; i < 16; ++i)
-    same.push_back(world.ask.request<pushed>(shard, push_of(in->worker, 1), intruders_patience));
-  world.refused<pushed>(shard, push_of(in->worker, 1), errc::bad_frame, "repeated too often");
+    same.push_back(
+        world.ask.request<gradients_pushed>(shard, push_of(in->worker, 1), intruders_patience));
+  world.refused<gradients_pushed>(shard, push_of(in->worker, 1), errc::bad_frame,
+                                  "repeated too often");
   for (const auto& each : same) CHECK_FALSE(each.ready());
-  world.refused<pulled>(shard, pull_parameters{{0, 0}, std::nullopt}, errc::bad_data,
-                        "2 parameters");
+  world.refused<parameters_pulled>(shard, pull_parameters{{0, 0}, std::nullopt}, errc::bad_data,
+                                   "2 parameters");
   REQUIRE(world.answer<acknowledged>(coordinator, leave_server{in->worker}));
   for (const auto& each : same) CHECK(each.get(intruders_patience).error().code == errc::cancelled);
 }

@@ -384,8 +384,8 @@ TEST_CASE("pushes that cannot be right are refused with typed errors, and harm n
   // By hand, past the client: an index that is not there; somebody who never joined.
   const auto by_hand = [&](engine::based_push what, engine::tensor_batch batch) {
     return here.ask()
-        .request<pushed>(here.shard(0), push_gradients{.what = what, .gradients = std::move(batch)},
-                         patience)
+        .request<gradients_pushed>(
+            here.shard(0), push_gradients{.what = what, .gradients = std::move(batch)}, patience)
         .get();
   };
   CHECK(by_hand({{{77}, 1}, {0}}, {}).error().code == errc::not_admitted);
@@ -396,19 +396,19 @@ TEST_CASE("a push that comes twice is answered twice and applied once") {
   caf::scoped_actor presence(here.system());
   const auto in =
       here.ask()
-          .request<joined>(here.coordinator(),
-                           join_server{0, caf::actor_cast<caf::strong_actor_ptr>(presence)},
-                           patience)
+          .request<server_joined>(here.coordinator(),
+                                  join_server{0, caf::actor_cast<caf::strong_actor_ptr>(presence)},
+                                  patience)
           .get();
   REQUIRE(in);
   const push_gradients order{.what = {{in->worker, 1}, {0}},
                              .gradients = {{0}, at::ones({3}), {}},
                              .pull = true,
                              .newer_than = param_version{0}};
-  const auto first = here.ask().request<pushed>(here.shard(0), order, patience);
-  const auto second = here.ask().request<pushed>(here.shard(0), order, patience);
+  const auto first = here.ask().request<gradients_pushed>(here.shard(0), order, patience);
+  const auto second = here.ask().request<gradients_pushed>(here.shard(0), order, patience);
   REQUIRE(first.get(patience));
-  const auto third = here.ask().request<pushed>(here.shard(0), order, patience);
+  const auto third = here.ask().request<gradients_pushed>(here.shard(0), order, patience);
   for (const auto& answer : {first, second, third}) {
     REQUIRE(answer.get(patience));
     CHECK(answer.get(patience)->applied.value == 1);
@@ -461,7 +461,7 @@ TEST_CASE("eight workers at once, and none waits at one shard for another's work
   // The second shard is stuck in its first update; the first one does all eight.
   const auto done = [&] {
     return here.ask()
-        .request<pulled>(here.shard(0), pull_parameters{{}, param_version{0}}, patience)
+        .request<parameters_pulled>(here.shard(0), pull_parameters{{}, param_version{0}}, patience)
         .get(patience)
         ->version.value;
   };

@@ -179,7 +179,7 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
     push_gradients order{
         .what = {{worker, sequence}, {}}, .gradients = {}, .piece = piece, .last = last};
     order.gradients.runs = runs;
-    return server.ask().request<pushed>(server.shard(shard), std::move(order), patience);
+    return server.ask().request<gradients_pushed>(server.shard(shard), std::move(order), patience);
   };
   REQUIRE(send(0, 1, 0, false, {{0, 0, 100, {}, at::ones({40})}}).get());
   const auto first = send(0, 1, 2, true, {{0, 80, 100, {}, at::ones({20})}});
@@ -205,9 +205,9 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
 
   const auto stranger =
       server.ask()
-          .request<pushed>(server.shard(0),
-                           push_gradients{.what = {{{99}, 1}, {}}, .gradients = {}, .last = false},
-                           patience)
+          .request<gradients_pushed>(
+              server.shard(0),
+              push_gradients{.what = {{{99}, 1}, {}}, .gradients = {}, .last = false}, patience)
           .get();
   REQUIRE(!stranger);
   CHECK(stranger.error().code == errc::not_admitted);
@@ -221,13 +221,13 @@ TEST_CASE("a worker that goes in the middle of a push in pieces leaves nothing o
   REQUIRE(stays->refresh().get());
   push_gradients piece{.what = {{{1}, 1}, {}}, .gradients = {}, .last = false};
   piece.gradients.runs.push_back({0, 0, 100, {}, at::full({40}, 1000.0)});
-  REQUIRE(server.ask().request<pushed>(server.shard(0), piece, patience).get());
+  REQUIRE(server.ask().request<gradients_pushed>(server.shard(0), piece, patience).get());
   const auto open = stays->push_pull({{"a", at::ones({100})}});
   goes.reset();
   const auto fresh = open.get(patience);
   REQUIRE(fresh);
   CHECK(at::equal(fresh->values.at(0).values, at::full({100}, -0.5)));
-  const auto late = server.ask().request<pushed>(server.shard(0), piece, patience).get();
+  const auto late = server.ask().request<gradients_pushed>(server.shard(0), piece, patience).get();
   REQUIRE(!late);
   CHECK(late.error().code == errc::not_admitted);
 }
@@ -257,12 +257,12 @@ TEST_CASE("values of more than a message are for members alone") {
   const piece_limits small{.bytes = 400};
   const auto ask = [&](engine::worker_id worker) {
     return server.ask()
-        .request<pulled>(server.shard(0),
-                         pull_parameters{.wanted = {},
-                                         .newer_than = {},
-                                         .worker = worker,
-                                         .most = {.frame = small, .piece = small}},
-                         patience)
+        .request<parameters_pulled>(server.shard(0),
+                                    pull_parameters{.wanted = {},
+                                                    .newer_than = {},
+                                                    .worker = worker,
+                                                    .most = {.frame = small, .piece = small}},
+                                    patience)
         .get();
   };
   auto client = *server.join(0, {});

@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "actors/recovery/kept_stages.hpp"
+
 namespace {
 
 using namespace troupe;
 using actors::kept_versions;
+using actors::version_name;
 using Catch::Matchers::ContainsSubstring;
 
 using steps = std::vector<std::uint64_t>;
@@ -22,14 +25,15 @@ std::vector<engine::named_tensor> version_of(std::uint64_t step) {
 }
 
 /// Whether all was taken, in pieces of at most so many bytes; `most`: pieces that come.
-bool add(kept_versions& to, std::uint64_t step, std::uint64_t bytes = 1 << 20, int most = 1000) {
+bool add(kept_versions& to, std::uint64_t step, std::uint64_t bytes = 1 << 20, int most = 1000,
+         std::uint32_t incarnation = 1) {
   const auto list = version_of(step);
   actors::list_place from;
   for (int i = 0; i < most; ++i) {
     const auto piece =
         actors::cut_piece(list, from, {.bytes = bytes}, actors::piece_tensors::shared);
     REQUIRE(piece);
-    if (!to.add(step, *piece)) return false;
+    if (!to.add(version_name{step, incarnation}, *piece)) return false;
     if (piece->last) return true;
     from = actors::end_of(*piece);
   }
@@ -37,11 +41,11 @@ bool add(kept_versions& to, std::uint64_t step, std::uint64_t bytes = 1 << 20, i
 }
 
 /// The second piece of a version, as if the first had just come.
-result<void> add_second(kept_versions& to, std::uint64_t step) {
+result<void> add_second(kept_versions& to, std::uint64_t step, std::uint32_t incarnation = 1) {
   const auto piece =
       actors::cut_piece(version_of(step), {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
   REQUIRE(piece);
-  return to.add(step, *piece);
+  return to.add(version_name{step, incarnation}, *piece);
 }
 
 }  // namespace
@@ -103,7 +107,7 @@ TEST_CASE("What makes a version of another one changes none before it is kept") 
   const auto list = version_of(5);
   const auto piece = actors::cut_piece(list, {}, {}, actors::piece_tensors::shared);
   REQUIRE(piece);
-  const auto update = kept.add_to_update(5, *piece);
+  const auto update = kept.add_to_update(version_name{5, 1}, *piece);
   REQUIRE(update);
   REQUIRE(*update);
   CHECK((*update)->size() == list.size());
@@ -120,7 +124,78 @@ TEST_CASE("Pieces of a version and of what makes it do not mix") {
   const auto piece =
       actors::cut_piece(version_of(3), {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
   REQUIRE(piece);
-  const auto refused = kept.add_to_update(3, *piece);
+  const auto refused = kept.add_to_update(version_name{3, 1}, *piece);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::bad_frame);
+}
+
+TEST_CASE("A stage that was replaced, and lives, changes nothing once the other one has begun") {
+  kept_versions kept;
+  REQUIRE(add(kept, 4, 16));
+  CHECK_FALSE(add(kept, 5, 16, 1));     // the one that is taken for lost
+  CHECK_FALSE(add(kept, 4, 16, 2, 2));  // the one in its place, in the middle of a version
+  const auto refused = add_second(kept, 5);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::stale);
+  CHECK_THAT(refused.error().text, ContainsSubstring("of step 5 is of a stage that was replaced"));
+  CHECK_FALSE(add(kept, 5));  // nor from the beginning on
+  CHECK(kept.steps() == steps{4});
+  const auto list = version_of(4);
+  for (actors::list_place from{0, 8}; from != actors::list_place{2, 0};) {
+    const auto piece = actors::cut_piece(list, from, {.bytes = 16}, actors::piece_tensors::shared);
+    REQUIRE(piece);
+    CHECK(kept.add(version_name{4, 2}, *piece));
+    from = actors::end_of(*piece);
+  }
+  CHECK(kept.steps() == steps{4});
+  REQUIRE(add(kept, 5, 16, 1000, 2));
+  CHECK(kept.steps() == steps{4, 5});
+}
+
+TEST_CASE("Pieces of two stages in one place do not mix, even of one version") {
+  kept_versions kept;
+  CHECK_FALSE(add(kept, 3, 16, 1));
+  const auto refused = add_second(kept, 3, 2);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+  REQUIRE(add(kept, 3, 16, 1000, 2));
+  CHECK(kept.steps() == steps{3});
+}
+
+TEST_CASE("What a stage that was replaced has stored before is kept, and may be stored again") {
+  kept_versions kept;
+  REQUIRE(add(kept, 4));
+  REQUIRE(add(kept, 5));
+  REQUIRE(add(kept, 5, 16, 1000, 2));
+  CHECK(kept.steps() == steps{4, 5});
+}
+
+TEST_CASE("What makes a version is refused too from a stage that was replaced") {
+  kept_versions kept;
+  REQUIRE(add(kept, 4, 16, 1000, 2));
+  const auto piece = actors::cut_piece(version_of(5), {}, {}, actors::piece_tensors::shared);
+  REQUIRE(piece);
+  const auto refused = kept.add_to_update(version_name{5, 1}, *piece);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::stale);
+}
+
+TEST_CASE(
+    "What outlives a trainer takes versions of the next one's stages, and has the last notes") {
+  actors::kept_stages kept{.versions = actors::kept_stages::versions_behind_notes};
+  auto& versions = kept.of(0);
+  REQUIRE(add(versions, 3, 1 << 20, 1000, 7));
+  CHECK_FALSE(add(versions, 4, 1 << 20, 1000, 1));
+  kept.begin_again();
+  REQUIRE(add(versions, 4, 1 << 20, 1000, 1));
+  REQUIRE(add(versions, 5));
+  CHECK(versions.steps() == steps{3, 4, 5});
+  REQUIRE(add(versions, 6));
+  CHECK(versions.steps() == steps{4, 5, 6});
+  for (std::uint64_t step = 1; step <= 6; ++step) kept.note({.step = step, .slices = {}});
+  kept.note({.step = 5, .evaluated = 5, .slices = {}});
+  REQUIRE(kept.notes.size() == actors::kept_stages::most_notes);
+  CHECK(kept.notes.begin()->first == 3);
+  CHECK(kept.notes.at(5).evaluated == 5);
+  CHECK(kept.notes.at(6).evaluated == 0);
 }

@@ -26,6 +26,23 @@ TEST_CASE("a version is stored when all keepers have it, and each gets one at a 
   CHECK(core.is_stored());
 }
 
+TEST_CASE("a keeper that is lost for good is waited for no longer, and gets nothing any more") {
+  stores_core core(2, 2);
+  core.begin();
+  static_cast<void>(core.copied(1));
+  static_cast<void>(core.stored({0, 0}));
+  CHECK_FALSE(core.is_stored());
+  core.left(1);
+  CHECK_FALSE(core.is_current({1, 0}));
+  CHECK(core.is_stored());
+  core.begin();
+  CHECK(core.copied(2) == effects{{{0, 0}, 2}});
+  CHECK_FALSE(core.is_stored());
+  CHECK(core.stored({0, 0}).empty());
+  CHECK(core.is_stored());
+  CHECK(core.is_over(0));
+}
+
 TEST_CASE("a new keeper gets the last versions, and answers of the lost one do not count") {
   stores_core core(2, 2);
   for (const std::uint64_t step : {1, 2, 3}) {

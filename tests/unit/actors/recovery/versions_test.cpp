@@ -22,6 +22,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/system.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/unit/two_linear_layers.hpp"
 
@@ -128,6 +129,33 @@ TEST_CASE("Who orders versions is told of a lost keeper, though another might ta
   REQUIRE_FALSE(taken);
   CHECK(taken.error().code == errc::peer_lost);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
+
+TEST_CASE(
+    "A keeper refuses versions of a stage that was replaced, and has those of the other one") {
+  actors::system_config config;
+  caf::actor_system system{config};
+  const auto keeper = actors::spawn_keeper(system);
+  actors::requester ask(system);
+  const std::vector<engine::named_tensor> version{{"weight", at::randn({3})}};
+  const auto store = [&](std::uint32_t incarnation, std::uint64_t step) {
+    const auto piece = actors::cut_piece(version, {}, {}, actors::piece_tensors::shared);
+    REQUIRE(piece);
+    const actors::store_version what{
+        .stage = 1, .step = step, .incarnation = incarnation, .piece = *piece};
+    return ask.request<actors::acknowledged>(keeper, what, std::chrono::seconds(20)).get();
+  };
+  REQUIRE(store(1, 4));
+  REQUIRE(store(2, 4));
+  const auto refused = store(1, 5);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::stale);
+  const auto kept =
+      ask.request<actors::versions_kept>(keeper, actors::list_versions{1}, std::chrono::seconds(20))
+          .get();
+  REQUIRE(kept);
+  CHECK(kept->steps == std::vector<std::uint64_t>{4});
+  caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("A version may be taken while that of the step before is on its way to a keeper") {

@@ -99,6 +99,8 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [got](const actors::activation& in) { got->activations.put(in); },
       [got](const actors::target& in) { got->targets.put(in); },
       [](const actors::gradient&) {},
+      [](const actors::announced_tensor&) {},
+      [](const actors::tensor_moved&) {},
       [](const actors::credit&) {},
       [](const actors::output_ready&) {},
       [](const actors::work_done&) {},

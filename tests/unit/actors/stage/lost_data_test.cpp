@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -38,24 +40,51 @@ class numbered_samples final : public engine::dataset {
   [[nodiscard]] std::int64_t size(engine::split) const override { return 8; }
   [[nodiscard]] std::int64_t classes() const override { return 2; }
   [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return {1}; }
-  [[nodiscard]] result<engine::batch> read(engine::split,
+  [[nodiscard]] result<engine::batch> read(engine::split part,
                                            std::span<const std::int64_t> indices) const override {
-    std::vector<std::int64_t> readable;
-    for (const auto each : indices)
-      if (each >= unreadable_) readable.push_back(each);
+    return read_partly(part, indices).map([](engine::partial_batch all) { return all.readable; });
+  }
+  [[nodiscard]] result<engine::partial_batch> read_partly(
+      engine::split, std::span<const std::int64_t> indices) const override {
+    std::vector<std::int64_t> readable, left_out;
+    for (const auto each : indices) (each >= unreadable_ ? readable : left_out).push_back(each);
+    left_out_.insert(left_out.begin(), left_out.end());
+    skipped_ += left_out.size();
     const auto count = static_cast<std::int64_t>(readable.size());
     const auto first = readable.empty() ? 0.0 : static_cast<double>(readable.front());
-    return engine::batch{at::full({count, 1}, first), at::zeros({count}, at::kLong)};
+    return engine::partial_batch{{at::full({count, 1}, first), at::zeros({count}, at::kLong)},
+                                 left_out};
+  }
+  [[nodiscard]] std::uint64_t skipped() const override { return skipped_; }
+  [[nodiscard]] result<engine::left_out_samples> left_out() const override {
+    return engine::left_out_samples{{left_out_.begin(), left_out_.end()}, {}};
   }
 
  private:
   std::int64_t unreadable_;
+  // Of its reader's thread.
+  mutable std::uint64_t skipped_ = 0;
+  mutable std::set<std::int64_t> left_out_;
+};
+
+/// Samples for which the process lacks descriptors, and memory to make the digest.
+class starved_samples final : public engine::dataset {
+ public:
+  [[nodiscard]] std::int64_t size(engine::split) const override { return 8; }
+  [[nodiscard]] std::int64_t classes() const override { return 2; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return {1}; }
+  [[nodiscard]] result<engine::batch> read(engine::split,
+                                           std::span<const std::int64_t>) const override {
+    return fail(errc::io_failed, "0.jpg cannot be used: Too many open files");
+  }
+  [[nodiscard]] result<std::string> digest() const override { throw std::bad_alloc(); }
 };
 
 /// Idle stages that a reader of its own feeds.
 struct fed_company {
-  explicit fed_company(std::size_t count, std::uint32_t replicas = 1)
-      : run(count, {.credits = 4, .replicas = replicas}, std::make_shared<numbered_samples>()) {}
+  explicit fed_company(std::size_t count, std::uint32_t replicas = 1, std::int64_t unreadable = 0)
+      : run(count, {.credits = 4, .replicas = replicas},
+            std::make_shared<numbered_samples>(unreadable)) {}
 
   /// Has the batch of one step read, of two samples from that one on.
   engine::step_key deliver(std::int64_t sample) {
@@ -69,8 +98,8 @@ struct fed_company {
     run.pipeline->note_fed(order, *read);
     return key;
   }
-  void begin(const engine::step_key& key) {
-    REQUIRE(run.pipeline->begin(key, {step_kind::training, 2, 2, 0.1}));
+  void begin(const engine::step_key& key, std::uint32_t samples = 2) {
+    REQUIRE(run.pipeline->begin(key, {step_kind::training, samples, samples, 0.1}));
   }
   /// Another stage takes that place, and another reader that of the one there is.
   result<std::uint64_t> replace(std::size_t stage, std::int64_t unreadable = 0) {
@@ -171,6 +200,80 @@ TEST_CASE("A batch that has other samples than before ends a replay, which says 
   CHECK(replayed.error().code == errc::bad_data);
   CHECK_THAT(replayed.error().text,
              ContainsSubstring("a batch had 2 samples that could be read, and has 1"));
+}
+
+TEST_CASE("A sample that was left out of a batch is left out again, though it can be read now") {
+  fed_company all(2, 1, 1);
+  auto& run = all.run;
+  all.begin(all.deliver(0), 1);
+  run.lose(0);
+  CHECK(all.replace(0).value() == 1);
+  auto& fresh = *run.got.back();
+  CHECK(value_of(fresh.activations.next()) == 1.F);
+  CHECK(fresh.activations.empty());
+}
+
+TEST_CASE("A reader goes on with the count and the list of those before it") {
+  fed_company all(2);
+  auto& run = all.run;
+  run.readers.push_back(actors::spawn_data(run.system, std::make_shared<numbered_samples>(2), {}, 0,
+                                           {.times = 3, .which = {{1, 5}, {4}}}));
+  actors::requester ask(run.system);
+  const auto described = [&] {
+    const auto what =
+        ask.request<actors::data_described>(run.readers.back(), actors::describe_data{}, in_time)
+            .get(in_time);
+    REQUIRE(what);
+    return *what;
+  };
+  CHECK(described().skipped == 3);
+  const std::vector<std::int64_t> indices{0, 1, 2};
+  REQUIRE(ask.request<actors::samples_read>(run.readers.back(),
+                                            actors::read_samples{false, actors::to_tensor(indices)},
+                                            in_time)
+              .get(in_time));
+  const auto now = described();
+  CHECK(now.skipped == 5);
+  CHECK(now.left_out_train == std::vector<std::int64_t>{0, 1, 5});
+  CHECK(now.left_out_test == std::vector<std::int64_t>{4});
+}
+
+TEST_CASE("A reader that has no memory for an answer says so, and answers what comes after") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto reader = actors::spawn_data(system, std::make_shared<starved_samples>());
+  {
+    actors::requester ask(system);
+    const auto describe = [&](bool digested) {
+      return ask
+          .request<actors::data_described>(reader, actors::describe_data{.digested = digested},
+                                           in_time)
+          .get(in_time);
+    };
+    const auto refused = describe(true);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == errc::handler_failed);
+    CHECK(refused.error().text == "the reading of data: there is no memory left");
+    CHECK(describe(false).value().train_size == 8);
+  }
+  caf::anon_send_exit(reader, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("What a reader lacks to read a sample is a failure of the run, and not of its settings") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto reader = actors::spawn_data(system, std::make_shared<starved_samples>());
+  {
+    actors::requester ask(system);
+    const auto refused =
+        ask.request<actors::samples_read>(
+               reader, actors::read_samples{false, at::zeros({1}, at::kLong)}, in_time)
+            .get(in_time);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == errc::handler_failed);
+    CHECK(refused.error().text == "0.jpg cannot be used: Too many open files");
+  }
+  caf::anon_send_exit(reader, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("What is another one of data that were opened again is said") {

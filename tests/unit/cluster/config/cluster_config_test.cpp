@@ -126,10 +126,16 @@ TEST_CASE("stages whose device is automatic are counted by machine") {
         list{{"auto", 0, 2}, {"cpu"}, {"cpu"}, {"auto", 1, 2}});
 }
 
-TEST_CASE("the sample of two hosts is accepted") {
-  const auto c = config_of({"--config", TROUPE_SOURCE_DIR "/apps/resnet_pipeline/two_hosts.toml"});
+TEST_CASE("the samples of one machine and of two hosts are accepted, and are the same run") {
+  const std::string samples = TROUPE_SOURCE_DIR "/apps/resnet_pipeline/";
+  const auto alone = config_of({"--config", samples + "one_machine.toml"});
+  CHECK(alone.cluster.launch == launch_way::local);
+  CHECK(alone.cluster.nodes.empty());
+  const auto c = config_of({"--config", samples + "two_hosts.toml"});
   CHECK(c.cluster.launch == launch_way::ssh);
   CHECK(node_of_stages(c, 2).value() == std::vector<std::size_t>{0, 1});
+  CHECK(alone.pipeline == c.pipeline);
+  CHECK(alone.train == c.train);
 }
 
 TEST_CASE("the first files of docs/clusters.md are accepted, for one machine and for two hosts") {

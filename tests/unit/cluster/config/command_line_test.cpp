@@ -115,7 +115,8 @@ TEST_CASE("every flag reaches its member") {
 
 TEST_CASE("the loss scale is dynamic for fp16, and none for others, unless one is given") {
   const auto scale = [](const std::vector<std::string>& words) {
-    return loss_scale_of(config_of(words));
+    const auto config = config_of(words);
+    return loss_scale_of(config.model, config.train);
   };
   CHECK(scale({}) == 1);
   CHECK(scale({"--precision", "bf16"}) == 1);

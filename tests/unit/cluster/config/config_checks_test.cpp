@@ -400,11 +400,14 @@ TEST_CASE("a GPU that this machine does not have is refused in one line") {
 
 TEST_CASE("batch norm is synchronized on any device, and of one logical replica there is none to") {
   CHECK(config_of({"--batch-norm", "sync"}).train.batch_norm == norm_scope::sync);
-  CHECK_FALSE(is_norm_synced(config_of({"--batch-norm", "sync"})));
-  CHECK(is_norm_synced(config_of({"--batch-norm", "sync", "--logical-replicas", "2"})));
-  CHECK(is_norm_synced(
-      config_of({"--batch-norm", "sync", "--logical-replicas", "2", "--device", "auto"})));
-  CHECK_FALSE(is_norm_synced(config_of({"--logical-replicas", "2"})));
+  const auto is_synced = [](const std::vector<std::string>& words) {
+    const auto config = config_of(words);
+    return is_norm_synced(config.pipeline, config.train);
+  };
+  CHECK_FALSE(is_synced({"--batch-norm", "sync"}));
+  CHECK(is_synced({"--batch-norm", "sync", "--logical-replicas", "2"}));
+  CHECK(is_synced({"--batch-norm", "sync", "--logical-replicas", "2", "--device", "auto"}));
+  CHECK_FALSE(is_synced({"--logical-replicas", "2"}));
   CHECK_THAT(error_of({"--batch-norm", "global"}), ContainsSubstring("local, sync"));
 }
 

@@ -125,7 +125,7 @@ TEST_CASE("an unknown key gives one line with file, line, column, and what is me
   const auto [toml, text] = GENERATE(values<mistake>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2:1: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, "
-       "replicas, zero, reduce, cut, "
+       "replicas, zero, reduce, edges, cut, "
        "partition, memory_mib, recompute, schedule, schedule_file, chunks, micro_batches, credits, "
        "threads_per_stage, idle_cores, device, stages_in"},
       {"[link]\nqqqq = 2\n",

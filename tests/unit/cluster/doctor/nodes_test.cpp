@@ -43,6 +43,19 @@ TEST_CASE("A node that is not reached is an error, and nothing else is said of i
   CHECK_THAT(report_json(all), ContainsSubstring("\"unexamined\": [\n    \"beta\"\n  ]"));
 }
 
+TEST_CASE("A node that others start and that has not come is a warning: a run may still have it") {
+  patient absent;
+  absent.name = "stage-1";
+  absent.never_came = true;
+  absent.lost = "it has not joined within 30 s; start it there";
+  const auto found = host_findings(absent, true);
+  CHECK(found.size() == 1);
+  expect(only(found), severity::warning, "node", "it has not joined within 30 s");
+  CHECK(found.front().remedy == "start it there");
+  const examination all{.nodes = {healthy(), absent}, .edges = {}, .others = {}};
+  CHECK_THAT(report_text(all), ContainsSubstring("0 errors, 1 warning; not examined: stage-1\n"));
+}
+
 TEST_CASE("What a launch says of a failure is split into what is wrong and what to do") {
   CHECK(split_remedy("it is gone; start it") == said_failure{"it is gone", "start it"});
   CHECK(split_remedy("gone (x; (y; z)); start it; or not") ==

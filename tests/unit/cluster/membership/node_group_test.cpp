@@ -1,79 +1,26 @@
 #include "cluster/membership/node_group.hpp"
 
 #include <atomic>
+#include <caf/actor_addr.hpp>
+#include <caf/actor_cast.hpp>
+#include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <future>
 #include <memory>
-#include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "cluster/membership/node_launcher.hpp"
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/recovery.hpp"
 #include "cluster/membership/stage_node.hpp"
-#include "messages/link/loopback/loopback.hpp"
+#include "tests/unit/cluster/membership/watched_threads.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
-
-namespace {
-
-/// Nodes in threads, whose end counts as a failure unless it is expected by then.
-class watched_threads final : public node_launcher {
- public:
-  ~watched_threads() override { join(true); }
-
-  std::atomic<int> ended = 0;
-  std::atomic<int> failures = 0;
-  std::string build = {};       // of the trainer's program, and of that of its nodes
-  std::string stranger = {};    // of a node that tries each name first; empty: none does
-  std::vector<error> refusals;  // of those; no thread changes it once all have joined
-
-  actors::link_factory trainer_link() override {
-    return [network = network_](messages::link_events events) {
-      return messages::make_loopback_link(network, std::move(events));
-    };
-  }
-  result<void> start(const std::string& name, const std::string& trainer) override {
-    threads_.emplace_back(
-        [this, settings = joined_node_settings{
-                   .name = name, .trainer = trainer, .make_link = trainer_link(), .build = build}] {
-          if (!stranger.empty()) try_as_stranger(settings);
-          const auto how = run_node(settings, spawn_);
-          if (!how || !expected_) ++failures;
-          ++ended;
-        });
-    return {};
-  }
-  result<void> start_on(const std::string&, const std::string&, const std::string&) override {
-    return fail(errc::bad_config, "no test does that");
-  }
-  result<void> give_up(const std::string&) override { return {}; }
-  std::vector<node_end> ends() const override { return {}; }
-  std::string required_build() const override { return build; }
-  void expect_ends() override { expected_ = true; }
-  void join(bool) override {
-    for (auto& each : std::exchange(threads_, {})) each.join();
-  }
-  void kill() override {}
-  void kill(const std::string&) override {}
-  void suspend() override {}
-  void resume() override {}
-
- private:
-  void try_as_stranger(joined_node_settings settings) {
-    settings.build = stranger;
-    if (const auto how = run_node(settings, spawn_); !how) refusals.push_back(how.error());
-  }
-
-  host_spawner spawn_ = stage_host({});
-  const messages::loopback_network network_;
-  std::atomic<bool> expected_ = false;
-  std::vector<std::thread> threads_;
-};
-
-}  // namespace
+using tests::watched_threads;
 
 TEST_CASE("the end of a node counts as no failure from before the first is told to end") {
   const auto nodes = std::make_shared<watched_threads>();
@@ -84,6 +31,71 @@ TEST_CASE("the end of a node counts as no failure from before the first is told 
   }
   CHECK(nodes->ended == 3);
   CHECK(nodes->failures == 0);
+}
+
+TEST_CASE("a node whose host has ended ends with all that the host has spawned, and says why") {
+  caf::actor_addr host;
+  std::promise<error> failed;
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->spawn = [&host](auto& system, const auto& here, auto on_shut_down) {
+    const auto spawned = stage_host({})(system, here, std::move(on_shut_down));
+    host = spawned->address();
+    return spawned;
+  };
+  nodes->on_failure = [&failed](const error& why) { failed.set_value(why); };
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  {
+    actors::requester ask((*group)->system());
+    REQUIRE(ask.request<actors::keeper_opened>(
+                   caf::actor_cast<actors::host_actor>((*group)->hosts().front()),
+                   actors::open_keeper{}, std::chrono::seconds(10))
+                .get());
+  }
+  caf::anon_send_exit(host, caf::exit_reason::kill);
+  auto ended = failed.get_future();
+  REQUIRE(ended.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  const auto why = ended.get();
+  CHECK(why.code == errc::handler_failed);
+  CHECK_THAT(why.text, ContainsSubstring("stage-0: its host has ended: "));
+}
+
+TEST_CASE("a node that cannot be started counts as lost, and another one is tried") {
+  const auto nodes = std::make_shared<watched_threads>();
+  int tries = 0;
+  nodes->start_another = [&](const auto& name, const auto& trainer) -> result<void> {
+    if (++tries == 1) return fail(errc::io_failed, "Resource temporarily unavailable");
+    return nodes->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
+  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  const auto refused = (*group)->replace({0});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::peer_lost);
+  CHECK(refused.error().text == "stage-0.2: Resource temporarily unavailable");
+  CHECK((*group)->lost({}).size() == 1);
+  CHECK((*group)->replace({0}));
+  CHECK((*group)->lost({}).empty());
+  CHECK((*group)->names().front() == "stage-0.3");
+}
+
+TEST_CASE("a run that is stopped waits no longer for a node in the place of a lost one") {
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->start_another = [](const auto&, const auto&) { return result<void>(); };
+  std::atomic<bool> is_stopped = false;
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::hours(1), 0,
+                                       [&is_stopped] { return is_stopped.load(); });
+  REQUIRE(group);
+  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
+  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  is_stopped = true;
+  const auto replaced = (*group)->replace({0});
+  REQUIRE_FALSE(replaced);
+  CHECK(replaced.error().code == errc::cancelled);
+  CHECK_THAT(replaced.error().text,
+             ContainsSubstring("the run was stopped while it waited for stage-0.2"));
 }
 
 TEST_CASE("a node of another build is refused, and the run goes on waiting for one of its own") {

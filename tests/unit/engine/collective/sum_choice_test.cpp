@@ -1,4 +1,5 @@
-// How the replicas of a stage sum, and what is said of it.
+// How the replicas of a stage sum, whether neighbours send by the same library, and what is said of
+// it.
 #include "engine/collective/sum_choice_core.hpp"
 
 #include <catch2/catch_test_macros.hpp>
@@ -95,7 +96,7 @@ TEST_CASE("NCCL's sockets that are open already decide, since they stay where th
   CHECK(chosen({one, offer(1)}).way == replica_sum_way::ordered);
   CHECK(chosen({offer(1, "cuda:0", "b"), one}, trusted).why ==
         "over links (stage-0 of replica 0: NCCL's sockets in its process are on loopback, since "
-        "all replicas shared a machine when they were opened)");
+        "all ranks shared a machine when they were opened)");
 }
 
 TEST_CASE("more replicas than GPUs sum over links") {
@@ -111,6 +112,33 @@ TEST_CASE("replicas with different versions are refused in one line") {
   CHECK(made.error().text ==
         "stage-0 of replica 1 has NCCL 2.27.3 and stage-0 of replica 0 has NCCL 2.28.9; install "
         "the same on all machines");
+}
+
+TEST_CASE("neighbours on GPUs of their own send by NCCL, whose sockets reach as far as needed") {
+  const auto near = reach_between(offer(0), offer(1), false);
+  REQUIRE(near);
+  CHECK(*near == socket_reach::loopback);
+  const auto far = reach_between(offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b"), true);
+  REQUIRE(far);
+  CHECK(*far == socket_reach::network);
+}
+
+TEST_CASE("neighbours that cannot send by NCCL are refused with which and why") {
+  const auto refused = [](const sum_offer& one, const sum_offer& other) {
+    const auto made = reach_between(one, other, false);
+    REQUIRE_FALSE(made);
+    return made.error();
+  };
+  CHECK(refused(offer(0), without(1, "it is on the CPU")).code == errc::transport_missing);
+  CHECK(refused(offer(0), without(1, "it is on the CPU")).text ==
+        "stage-0 of replica 1: it is on the CPU");
+  CHECK(refused(offer(0), offer(1, "", "a", "NCCL 2.27.3")).code == errc::version_mismatch);
+  CHECK(refused(offer(0), offer(1, "cuda:0")).text ==
+        "stage-0 of replica 0 and stage-0 of replica 1 share cuda:0, and NCCL takes one rank a "
+        "GPU; give each stage a GPU of its own");
+  CHECK(refused(offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b")).text ==
+        "stage-0 of replica 1 and stage-0 of replica 0 are on different machines, and their "
+        "network is not declared trusted (--network trusted): NCCL encrypts nothing");
 }
 
 TEST_CASE("one line tells of all stages, and of which where they differ") {

@@ -237,6 +237,9 @@ TEST_CASE("an unreadable image is named once, left out and counted each time") {
   CHECK_THAT(warnings[1], ContainsSubstring("train/a/2.jpg") && ContainsSubstring("empty"));
   CHECK(data->read(split::train, numbers{0, 2}).value().inputs.size(0) == 0);
   CHECK(data->left_out().value() == left_out_samples{{0, 2}, {}});
+  const auto some = data->read_partly(split::train, numbers{2, 1, 0}).value();
+  CHECK(some.readable.inputs.size(0) == 1);
+  CHECK(some.left_out == numbers{2, 0});
   CHECK(data->name_of(split::train, 2) == (folder / "train/a/2.jpg").string());
 }
 
@@ -281,6 +284,26 @@ TEST_CASE("in strict mode an unreadable image is an error that names it") {
   std::filesystem::remove(folder / "train/a/0.jpg");
   CHECK_THAT(data->read(split::train, first(1)).error().text,
              ContainsSubstring("0.jpg") && ContainsSubstring("No such file"));
+}
+
+TEST_CASE("an image that no descriptor is left for is an error, and is not left out") {
+  const scratch_folder folder;
+  write_bytes(folder / "train/a/0.jpg", jpeg_bytes(teal));
+  const auto data = open_dataset(options_for(folder)).value();
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{3, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto refused = data->read(split::train, first(1));
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::io_failed);
+  CHECK(refused.error().text ==
+        (folder / "train/a/0.jpg").string() +
+            " cannot be used: Too many open files; raise the limit on open files (ulimit -n)");
+  CHECK(data->skipped() == 0);
+  CHECK(data->left_out().value() == left_out_samples{});
+  CHECK(data->read(split::train, first(1)).value().inputs.size(0) == 1);
 }
 
 TEST_CASE("several threads may read a folder at once") {

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
@@ -88,6 +90,23 @@ TEST_CASE("Text that is not UTF-8, too short or not there is refused by name") {
                             .context = 4,
                             .image_size = 32,
                             .warn = {}}));
+}
+
+TEST_CASE("Text that no descriptor is left for is refused by name, with what to do") {
+  const testing::scratch_folder folder;
+  write(folder / "good.txt", "more than one sample");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{3, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto refused =
+      open_dataset({.source = "text:" + (folder / "good.txt").string(), .context = 4, .warn = {}});
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::io_failed);
+  CHECK_THAT(refused.error().text,
+             ContainsSubstring("good.txt: cannot be read: Too many open files; raise the limit on "
+                               "open files (ulimit -n)"));
 }
 
 TEST_CASE("A character of UTF-8 is told from bytes that are none") {

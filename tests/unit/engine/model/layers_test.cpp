@@ -1,20 +1,39 @@
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/square.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <iterator>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/generate.hpp"
+#include "engine/blueprint/initial_weights.hpp"
+#include "engine/blueprint/model_blueprint.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "engine/operators/cross_entropy.hpp"
+#include "tests/small_residual_network.hpp"
 
 namespace {
 
@@ -202,7 +221,7 @@ TEST_CASE("every network has torchvision's sizes") {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     INFO(expected[i].name);
     CHECK(apps::resnet_names()[i] == expected[i].name);
-    const auto layers = build_resnet(expected[i].name, 1000, 0).value();
+    const auto layers = describe(apps::resnet_blueprint(expected[i].name, 1000).value()).value();
     CHECK(layers.size() == expected[i].layers);
     std::int64_t count = 0;
     for (const auto& leaf : leaves(layers)) count += leaf.numel();
@@ -267,15 +286,15 @@ TEST_CASE("layers are taken out of a model once, and only where there are some")
 
 TEST_CASE("a model cut before any layer gives the same loss and gradients to the bit") {
   at::set_num_threads(1);
+  const auto make = [] { return make_whole(tests::small_residual_network(5), 3).value(); };
   const auto input = images({2, 3, 40, 40});
-  const auto whole = tiny();
-  const auto start = copies(whole);
+  const auto whole = make();
   const auto expected = at::square(run(whole, input, true)).mean();
   const auto expected_grads = torch::autograd::grad({expected}, leaves(whole));
   const auto expected_end = copies(whole);
   for (std::size_t cut = 1; cut < whole.size(); ++cut) {
     INFO("cut before " << whole[cut]->name());
-    auto parts = tiny();
+    auto parts = make();
     const auto head = take_layers(parts, {0, cut}).value();
     const auto tail = take_layers(parts, {cut, parts.size()}).value();
     const auto sent = run(head, input, true);

@@ -90,4 +90,10 @@ TEST_CASE("A linear map's weight gradients may be computed later, with the same 
   CHECK(at::equal(tasks[0].gradient(), whole[1]));
   CHECK(tasks[1].weight.is_same(of.bias));
   CHECK(at::equal(tasks[1].gradient(), whole[2]));
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const auto start = at::randn(whole[i + 1].sizes());
+    auto sum = start.clone();
+    tasks[i].add_to(sum);
+    CHECK(at::equal(sum, start.add(whole[i + 1])));
+  }
 }

@@ -1,9 +1,17 @@
 // The fused batch norm against ATen's operators in f64, and what it promises about bits.
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch_template_test_macros.hpp>

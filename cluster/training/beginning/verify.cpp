@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/verify.hpp"
+#include "cluster/training/beginning/verify.hpp"
 
 #include <ATen/ops/isfinite.h>
 
@@ -12,7 +12,7 @@
 
 #include "actors/pipeline/feed.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "cluster/training/pipeline/initial_state.hpp"
+#include "cluster/training/beginning/initial_state.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/data/sampler.hpp"
@@ -132,7 +132,7 @@ class verifier {
   result<void> dry_run(const engine::batch& batch) {
     auto scaler = run_.scaler;
     while (true) {
-      loss_scale_ = scaler ? scaler->scale : loss_scale_of(config_);
+      loss_scale_ = scaler ? scaler->scale : loss_scale_of(config_.model, config_.train);
       const auto loss = stages_.dry_run_unread(batch, run_.microbatches, loss_scale_);
       if (!loss) return tl::unexpected(loss.error());
       outcome_.pipeline_loss = *loss;
@@ -150,9 +150,10 @@ class verifier {
     const auto parts =
         engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), run_.microbatches));
     if (!parts) return tl::unexpected(parts.error());
-    const auto logical = logical_replicas_of(config_);
-    const auto microbatches =
-        is_norm_synced(config_) ? actors::batches_of_groups(*parts, 0, 1, logical) : *parts;
+    const auto logical = logical_replicas_of(config_.pipeline, config_.train);
+    const auto microbatches = is_norm_synced(config_.pipeline, config_.train)
+                                  ? actors::batches_of_groups(*parts, 0, 1, logical)
+                                  : *parts;
     engine::sliced_step step(run_.ranges.size(),
                              [this](std::size_t slice) {
                                return layers_before(weights_, run_.ranges[slice], config_.model,
@@ -314,7 +315,8 @@ result<void> verify(actors::pipeline& stages, const application& program,
                     const trainer_config& config, const prepared_run& run,
                     const std::function<void(const std::vector<std::string>&)>& print) {
   const auto dropout = run.model.options.find("dropout");
-  if (is_norm_synced(config) && dropout != run.model.options.end() && dropout->second > 0)
+  if (is_norm_synced(config.pipeline, config.train) && dropout != run.model.options.end() &&
+      dropout->second > 0)
     return fail(
         errc::bad_config,
         "verify: dropout draws for each micro-batch, but one process has to join those that "

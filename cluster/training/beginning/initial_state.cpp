@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/initial_state.hpp"
+#include "cluster/training/beginning/initial_state.hpp"
 
 #include <algorithm>
 #include <filesystem>

@@ -7,9 +7,9 @@
 
 namespace troupe::cluster {
 
-/// Gives the stages what a file holds that the run begins from, or goes back to: each reads what
-/// belongs to it where its process sees the file, and the others are sent it from here, a piece at
-/// a time. Errors: bad_data, peer_lost.
+/// Loads the stages from a file that the run starts from or goes back to. A stage whose process
+/// sees the file reads its own tensors there; the others are sent theirs from here, a piece at a
+/// time. Errors: bad_data, peer_lost.
 [[nodiscard]] result<void> load_init(actors::pipeline& stages, const prepared_run& run,
                                      const checkpoint& from);
 

@@ -1,0 +1,109 @@
+#include "actors/pipeline/edges/edge_plan.hpp"
+
+#include <algorithm>
+#include <caf/actor_cast.hpp>
+#include <chrono>
+#include <utility>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/futures/requester.hpp"
+#include "engine/collective/sum_choice_core.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// That no other pipeline of this process has given a port.
+std::uint64_t unused_port_number() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+/// By the stages' places.
+result<std::vector<engine::sum_offer>> offers_for_edges(requester& ask,
+                                                        const std::vector<stage_actor>& stages) {
+  std::vector<future<sum_offered>> asked;
+  for (const auto& each : stages)
+    asked.push_back(ask.request<sum_offered>(each, ask_sum_offer{}, usual_deadlines.transfer));
+  const auto answers = all(std::move(asked)).get();
+  if (!answers) return tl::unexpected(answers.error());
+  std::vector<engine::sum_offer> offers;
+  for (const auto& each : *answers) offers.push_back(each.offer);
+  return offers;
+}
+
+error ports_refused(const error& why) {
+  return {why.code, "edges = \"nccl\": " + why.text +
+                        "; or leave it out, and links carry what stages send each other"};
+}
+
+}  // namespace
+
+void edge_plan::add(const std::vector<stage_actor>& stages, const way& what) {
+  const bool is_known = std::ranges::any_of(ways_, [&](const way& each) {
+    return each.from == what.from && each.to == what.to && each.on == what.on;
+  });
+  if (!is_known && stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
+}
+
+result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>& stages,
+                                  const engine::model_layout& layout, bool network_is_trusted) {
+  edge_plan made;
+  for (std::size_t first = 0; first < stages.size(); first += layout.stages)
+    for (std::uint32_t at = 0; at + 1 < layout.virtual_stages(); ++at) {
+      const auto one = first + layout.slice_at(at).stage;
+      const auto next = first + layout.slice_at(at + 1).stage;
+      made.add(stages, {.from = one, .to = next, .on = engine::edge::input});
+      made.add(stages, {.from = next, .to = one, .on = engine::edge::gradient});
+    }
+  if (made.empty())
+    return fail(errc::bad_config,
+                "edges = \"nccl\": no two neighbouring stages are in different processes, and "
+                "inside one tensors are handed over as they are; leave it out");
+  const auto offers = offers_for_edges(ask, stages);
+  if (!offers) return tl::unexpected(offers.error());
+  auto number = unused_port_number();
+  for (auto& [from, to, on, port] : made.ways_) {
+    const auto &sender = (*offers)[from], &receiver = (*offers)[to];
+    const auto needed = engine::reach_between(sender, receiver, network_is_trusted);
+    if (!needed) return tl::unexpected(ports_refused(needed.error()));
+    made.reach_ = std::max(made.reach_, *needed);
+    port.on = on;
+    port.number = number++;
+    port.name = (on == engine::edge::input ? "activations from " : "gradients from ") +
+                sender.stage + " to " + receiver.stage;
+  }
+  made.line_ = "stages in different processes send each other activations and gradients by " +
+               offers->at(made.ways_.front().from).library;
+  return made;
+}
+
+result<void> edge_plan::invite(requester& ask, const std::vector<stage_actor>& stages,
+                               engine::socket_reach sockets) {
+  if (ways_.empty()) return {};
+  std::vector<future<replicas_invited>> asked;
+  for (auto& each : ways_) {
+    each.port.sockets = sockets;
+    asked.push_back(ask.request<replicas_invited>(stages[each.from], invite_replicas{2, sockets},
+                                                  usual_deadlines.transfer));
+  }
+  const auto invited = all(std::move(asked)).get();
+  if (!invited) return tl::unexpected(invited.error());
+  for (std::size_t i = 0; i < ways_.size(); ++i)
+    ways_[i].port.invitation = (*invited)[i].invitation;
+  return {};
+}
+
+std::vector<edge_port> edge_plan::ports_of(std::size_t place,
+                                           const std::vector<stage_actor>& stages) const {
+  std::vector<edge_port> mine;
+  for (const auto& each : ways_) {
+    if (each.from != place && each.to != place) continue;
+    auto port = each.port;
+    port.sends = each.from == place;
+    port.other = caf::actor_cast<caf::strong_actor_ptr>(stages[port.sends ? each.to : each.from]);
+    mine.push_back(std::move(port));
+  }
+  return mine;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "actors/messages/notes.hpp"
+#include "actors/recovery/kept_versions.hpp"
+
+namespace troupe::actors {
+
+/// What a process keeps of a run. It may outlive the node that it was given to, and be given to the
+/// next one. `stages` is used by the node's keeper alone, `notes` by its host.
+struct kept_stages {
+  static constexpr std::size_t most_notes = 4;  ///< Versions are at most two steps behind.
+
+  /// The trainer has two steps in progress: behind its last note there may be as many versions.
+  static constexpr std::size_t versions_behind_notes = kept_versions::most + 1;
+
+  std::size_t versions = kept_versions::most;          ///< That are kept of each stage.
+  std::map<std::uint32_t, kept_versions> stages = {};  ///< By their numbers among all replicas.
+  std::map<std::uint64_t, note_step> notes = {};       ///< By step.
+
+  kept_versions& of(std::uint32_t stage) {
+    return stages.try_emplace(stage, versions).first->second;
+  }
+
+  void note(const note_step& what) {
+    notes.insert_or_assign(what.step, what);
+    while (notes.size() > most_notes) notes.erase(notes.begin());
+  }
+
+  /// The stages that sent versions have ended: others come, which are counted anew.
+  void begin_again() {
+    for (auto& [stage, versions] : stages) versions.begin_again();
+  }
+};
+
+}  // namespace troupe::actors

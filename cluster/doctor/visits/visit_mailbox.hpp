@@ -1,0 +1,35 @@
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch/child_process.hpp"
+#include "cluster/launch/process_group.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster::doctor {
+
+/// What is heard of the processes on a node that the doctor visits. Filled from any thread.
+struct visit_mailbox {
+  struct process {
+    std::vector<std::string> lines;  ///< Of facts.
+    std::string last_error;
+    std::optional<child_exit> end;
+  };
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, process> processes;  ///< By name.
+  std::vector<std::string> warnings;         ///< "WHAT; WHAT TO DO"
+  std::optional<error> lost;                 ///< The node is, with its processes.
+
+  void hear(const std::string& name, output_stream stream, const std::string& text);
+  void note_end(const child_exit& how);
+  void note_warning(const std::string& text);
+  void note_lost(const error& why);
+};
+
+}  // namespace troupe::cluster::doctor

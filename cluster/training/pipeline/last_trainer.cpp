@@ -1,0 +1,73 @@
+#include "cluster/training/pipeline/last_trainer.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/send.hpp>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/notes.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// How the model is cut: versions of other slices are of no use.
+std::string words_of_slices(const prepared_run& run) {
+  std::string words;
+  for (const auto& each : run.ranges)
+    words += std::to_string(each.first) + "-" + std::to_string(each.last) + " ";
+  return words;
+}
+
+}  // namespace
+
+void note_step(const pipeline_run& parts, actors::pipeline& stages, std::uint64_t step) {
+  const auto host = parts.group.outliving_host();
+  if (!host) return;
+  const auto scaler = stages.scaler_after(step);
+  if (!scaler) return;  // a stage is lost, and it is another step that the run goes on after
+  actors::note_step note{
+      .step = step, .evaluated = parts.told.evaluated, .slices = words_of_slices(parts.run)};
+  if (*scaler) {
+    note.loss_scale = (*scaler)->scale;
+    note.applied = (*scaler)->applied;
+  }
+  caf::anon_send(caf::actor_cast<actors::host_actor>(host), std::move(note));
+}
+
+result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts) {
+  const auto host = parts.group.outliving_host();
+  if (!host || !parts.recovery) return std::nullopt;
+  const auto kept =
+      parts.ask
+          .request<actors::notes_kept>(caf::actor_cast<actors::host_actor>(host),
+                                       actors::list_notes{}, actors::usual_deadlines.join)
+          .get();
+  if (!kept) return std::nullopt;  // it is lost, which was said
+  std::map<std::uint64_t, actors::note_step> notes;
+  std::vector<std::uint64_t> steps;
+  for (const auto& each : kept->notes)
+    if (each.step > parts.run.steps_before && each.slices == words_of_slices(parts.run)) {
+      notes[each.step] = each;
+      steps.push_back(each.step);
+    }
+  auto found = parts.recovery->left_by_last_trainer(steps);
+  if (!found) return tl::unexpected(found.error());
+  if (!*found) return std::nullopt;
+  const auto& note = notes.at((*found)->at.step);
+  start_point from{.steps_before = note.step,
+                   .scaler = parts.run.scaler,
+                   .versions = std::move((*found)->versions)};
+  if (from.scaler) {
+    from.scaler->scale = note.loss_scale;
+    from.scaler->applied = note.applied;
+  }
+  parts.told.steps = note.step;
+  parts.told.evaluated = note.evaluated;
+  return from;
+}
+
+}  // namespace troupe::cluster

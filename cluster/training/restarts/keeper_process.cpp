@@ -1,0 +1,56 @@
+#include "cluster/training/restarts/keeper_process.hpp"
+
+#include <memory>
+#include <utility>
+
+#include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/start/process_start.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/outliving/invitation.hpp"
+#include "messages/base/exit_code.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+result<void> serve(const keeper_of_versions& keep, const invitation& trainer,
+                   const std::shared_ptr<actors::kept_stages>& kept) {
+  auto secret = secret_pipe(trainer.secret);
+  if (!secret) return tl::unexpected(secret.error());
+  return keep({.join = trainer.trainer,
+               .name = node_group::outliving,
+               .transport = static_cast<transport>(trainer.transport),
+               .network = static_cast<network>(trainer.network),
+               .secret_descriptor = secret->release(),
+               .secret_file = {}},
+              kept);
+}
+
+}  // namespace
+
+bool outlives_trainer(const trainer_config& config) {
+  return config.train.max_restarts > 0 && config.train.on_fault == fault_policy::recover &&
+         config.pipeline.stages_in == placement::processes &&
+         config.cluster.launch == launch_way::local && config.cluster.nodes.empty() &&
+         transport_of(config.link) == messages::link_transport::shm;
+}
+
+int keep_versions(const keeper_of_versions& keep, int socket) {
+  leave_signals_to_parent();
+  const auto kept = std::make_shared<actors::kept_stages>(
+      actors::kept_stages{.versions = actors::kept_stages::versions_behind_notes});
+  for (;;) {
+    const auto trainer = receive_invitation(socket);
+    if (!trainer) {
+      log::warning("the keeper of versions ends: " + trainer.error().text);
+      return exit_failed;
+    }
+    if (!*trainer) return 0;
+    kept->begin_again();
+    if (const auto served = serve(keep, **trainer, kept); !served)
+      log::debug("the keeper of versions: " + served.error().text);
+  }
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,201 @@
+// A trainer that is lost in a run that goes on after losses: another one continues behind its last
+// step, from what a process that outlives it keeps.
+
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/recovery/calm_run.hpp"
+#include "tests/multiprocess/recovery/disturbed_run.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+
+constexpr auto from_memory = "from versions that were kept in memory";
+
+words watched(const scratch_folder& folder, const words& run, const char* restarts = "2") {
+  return with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", "4",
+                    "--resume", "auto", "--max-restarts", restarts, "--on-fault", "recover",
+                    "--save", folder / "weights"});
+}
+
+words watched_run(const scratch_folder& folder) {
+  return watched(folder, two_stages({}));
+}
+
+/// Of the two children of a watching process, the one with children of its own.
+pid_t trainer_below(pid_t watcher) {
+  for (const auto each : children_of(watcher))
+    if (!children_of(each).empty()) return each;
+  FAIL("there is no trainer with stages");
+  return 0;
+}
+
+pid_t keeper_below(pid_t watcher) {
+  for (const auto each : children_of(watcher))
+    if (children_of(each).empty()) return each;
+  FAIL("there is no keeper of versions");
+  return 0;
+}
+
+using line_handler = std::function<void(pid_t, std::string_view)>;
+
+/// At the first line with this step.
+line_handler at_step(int step, const std::function<void(pid_t)>& what) {
+  return at_line("step " + std::to_string(step) + "/12", what);
+}
+
+line_handler one_after_other(const line_handler& first, const line_handler& second) {
+  return [first, second](pid_t program, std::string_view line) {
+    first(program, line);
+    second(program, line);
+  };
+}
+
+/// How often a step was told.
+std::size_t times_told(const std::string& text, int step) {
+  const auto mark = "step " + std::to_string(step) + "/12";
+  std::size_t count = 0;
+  for (auto at = text.find(mark); at != text.npos; at = text.find(mark, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("A run whose trainer is lost goes on after its last step, to the same bits") {
+  const auto run =
+      GENERATE(recovery::training({"--stages", "2"}),
+               two_stages({"--loss-scale", "dynamic", "--loss-scale-interval", "3"}),
+               recovery::training({"--replicas", "2", "--stages", "1", "--zero", "1"}));
+  const scratch_folder folder;
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
+  const auto outcome =
+      run_program(watched(folder, run), one_after_other(at_step(3, kill), at_step(11, kill)));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("(restart 1 of 2)"));
+  CHECK_THAT(outcome.err, ContainsSubstring("(restart 2 of 2)"));
+  CHECK_THAT(outcome.err, ContainsSubstring("goes on after step 2, from versions") ||
+                              ContainsSubstring("goes on after step 4, from versions"));
+  CHECK_THAT(outcome.err, ContainsSubstring("goes on after step 10, from versions"));
+  CHECK_THAT(outcome.err, !ContainsSubstring("goes on from the checkpoint") &&
+                              !ContainsSubstring("no process keeps versions"));
+  CHECK(times_told(outcome.err, 1) == 1);
+  CHECK(times_told(outcome.err, 9) == 1);
+  check_same_weights(calm.weights(), folder / "weights");
+}
+
+TEST_CASE("A trainer that took the place of a lost one survives the loss of stages") {
+  const scratch_folder folder;
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const auto kill_all = [](pid_t watcher) {
+    for (const auto each : children_of(trainer_below(watcher))) ::kill(each, SIGKILL);
+  };
+  const auto outcome = run_program(
+      watched_run(folder),
+      one_after_other(at_step(3, [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); }),
+                      at_step(7, kill_all)));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring(from_memory));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 and stage-1 are replayed from step"));
+  check_same_weights(calm.weights(), folder / "weights");
+}
+
+TEST_CASE(
+    "A run that loses the process that outlives its trainer goes on, and from a checkpoint "
+    "after the trainer's loss") {
+  const int signal = GENERATE(SIGKILL, SIGSTOP);
+  const scratch_folder folder;
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  pid_t keeper = 0;
+  const auto outcome = run_program(watched_run(folder),
+                                   one_after_other(at_step(2,
+                                                           [&](pid_t watcher) {
+                                                             keeper = keeper_below(watcher);
+                                                             ::kill(keeper, signal);
+                                                           }),
+                                                   at_line("step-000008 in ", [&](pid_t watcher) {
+                                                     ::kill(trainer_below(watcher), SIGKILL);
+                                                     if (signal == SIGSTOP) ::kill(keeper, SIGCONT);
+                                                   })));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("no process keeps versions for another trainer"));
+  CHECK_THAT(outcome.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  CHECK_THAT(outcome.err, !ContainsSubstring(from_memory));
+  check_same_weights(calm.weights(), folder / "weights");
+  CHECK(wait_until_gone(keeper));
+}
+
+TEST_CASE("The process that outlives trainers ends with the one that watches over them") {
+  const int signal = GENERATE(SIGKILL, SIGTERM, 0);
+  const scratch_folder folder;
+  pid_t keeper = 0;
+  const auto outcome = run_program(watched_run(folder), at_step(3, [&](pid_t watcher) {
+                                     keeper = keeper_below(watcher);
+                                     if (signal == 0) return;
+                                     ::kill(keeper, SIGINT);  // as a terminal sends it to all
+                                     ::kill(watcher, signal);
+                                   }));
+  INFO(outcome.err);
+  if (signal == SIGKILL)
+    CHECK(outcome.signal == SIGKILL);
+  else
+    CHECK(outcome.code == (signal == 0 ? 0 : 128 + SIGTERM));
+  CHECK(wait_until_gone(keeper));
+}
+
+TEST_CASE("Only a run whose versions are lent has a process that outlives its trainer") {
+  const scratch_folder folder;
+  std::size_t children = 0;
+  const auto run = two_stages({"--link", "tcp"});
+  const auto outcome =
+      run_program(watched(folder, run),
+                  at_step(3, [&](pid_t watcher) { children = children_of(watcher).size(); }));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(children == 1);
+}
+
+TEST_CASE("Whatever of a run is killed at whatever moment, it ends with the bits of a calm one") {
+  const auto seed = GENERATE(1U, 2U, 3U);
+  const scratch_folder folder;
+  const auto run = recovery::training({"--stages", "2"}, 24);
+  const calm_run calm(TROUPE_PROGRAM, run);
+  std::minstd_rand random(seed);
+  std::vector<pid_t> seen;
+  int kills = 0;
+  const auto strike = [&](pid_t watcher, std::string_view) {
+    for (const auto child : children_of(watcher)) seen.push_back(child);
+    if (kills == 12 || random() % 6 != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 120));
+    auto targets = children_of(watcher);  // the trainer and the keeper
+    for (const auto child : children_of(watcher))
+      for (const auto stage : children_of(child)) targets.push_back(stage);
+    if (targets.empty()) return;
+    ++kills;
+    ::kill(targets[random() % targets.size()], SIGKILL);
+  };
+  const auto outcome = run_program(watched(folder, run, "30"), strike);
+  INFO("seed " << seed << ", " << kills << " kills");
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(kills >= 5);  // the last may come too late
+  check_same_weights(calm.weights(), folder / "weights");
+  for (const auto each : seen) CHECK(wait_until_gone(each));
+}

@@ -1,0 +1,117 @@
+// How versions come to their keepers: in pieces, and as what makes them of the ones before.
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <exception>
+#include <random>
+
+#include "engine/schedule/generators.hpp"
+#include "tests/sim/runs/replay_runs.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using namespace troupe::tests::replays;
+using tests::replay_options;
+
+namespace {
+
+std::uint32_t any_place(const replay_options& options, std::mt19937_64& random) {
+  return static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
+}
+
+/// Three stages, whose versions come in pieces.
+replay_options small_run() {
+  return {.training = plan_step({"1f1b"}, 3, 2).value(),
+          .steps = 3,
+          .returns = true,
+          .in_pieces = true};
+}
+
+/// Whether something is wrong with the run, which may lack what it should have.
+bool is_noticed(const replay_options& options, std::uint64_t seed) {
+  tally of;
+  try {
+    return !compare(options, seed, of).empty();
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a living stage that is taken for lost amid a version in pieces costs no bits") {
+  const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
+    options.doubts[random() % events + 1] = any_place(options, random);
+  });
+  CHECK(of.back.fenced > 200);
+  CHECK(of.replays > of.back.fenced / 3);
+}
+
+TEST_CASE("each stage is taken for lost at each event of a run with versions in pieces") {
+  auto options = small_run();
+  tally of;
+  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
+    const auto events = events_of(options, seed);
+    const auto calm = calm_end_of(options, seed + 1, of);
+    for (std::uint64_t event = 1; event <= events; ++event)
+      for (std::uint32_t stage = 0; stage < 3; ++stage) {
+        options.doubts = {{event, stage}};
+        expect_calm_end(options, seed, calm, of);
+      }
+    options.doubts.clear();
+  }
+  tests::say_pace(of.simulated, of.begin);
+  CHECK(of.replays > of.back.fenced / 3);
+  CHECK(of.back.refused > 0);  // what a stage sent that was replaced
+}
+
+TEST_CASE("runs with versions in pieces go on that lose stages, or doubt them, again and again") {
+  const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < 2; ++i) options.doubts[random() % events + 1] = any_place(options, random);
+    options.losses[random() % events + 1] = any_place(options, random);
+  });
+  CHECK(of.replays > of.back.fenced / 10);
+}
+
+TEST_CASE("keepers that compute versions have the stages' bits, and get states where they differ") {
+  const auto of = after_losses(300, 2, 0, computed_by_keepers);
+  CHECK(of.replays > of.losses / 10);
+  CHECK(of.back.computed > of.losses / 2);
+  CHECK(of.back.other_bits > of.losses / 20);
+}
+
+TEST_CASE("stages with keepers that compute versions are taken for lost, and live") {
+  const auto of =
+      after(250, computed_by_keepers, [](auto& options, std::uint64_t events, auto& random) {
+        for (int i = 0; i < 2; ++i)
+          options.doubts[random() % events + 1] = any_place(options, random);
+      });
+  CHECK(of.back.fenced > 200);
+  CHECK(of.back.computed > of.back.fenced / 2);
+}
+
+TEST_CASE("a run whose keepers do not tell a stage in pieces from a replaced one is noticed") {
+  auto options = small_run();
+  const auto events = events_of(options, 1);
+  options.names_senders = false;
+  std::uint64_t noticed = 0;
+  for (std::uint64_t event = 1; event <= events; ++event)
+    for (std::uint32_t stage = 0; stage < 3; ++stage) {
+      options.doubts = {{event, stage}};
+      if (is_noticed(options, 1)) ++noticed;
+    }
+  CHECK(noticed > 0);
+}
+
+TEST_CASE("a run with keepers that compute versions, and look at no digest, is noticed") {
+  std::uint64_t noticed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    auto options = computed_by_keepers(random);
+    options.odd_of_8 = 4;
+    options.losses[random() % events_of(options, seed) + 1] = any_place(options, random);
+    options.checks_digests = false;
+    if (is_noticed(options, seed)) ++noticed;
+  }
+  CHECK(noticed > 5);
+}

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "messages/link/loopback/loopback.hpp"
+
+namespace troupe::tests {
+
+/// Nodes in threads, whose end counts as a failure unless it is expected by then.
+class watched_threads final : public cluster::node_launcher {
+ public:
+  ~watched_threads() override { join(true); }
+
+  std::atomic<int> ended = 0;
+  std::atomic<int> failures = 0;
+  std::string build = {};       // of the trainer's program, and of that of its nodes
+  std::string stranger = {};    // of a node that tries each name first; empty: none does
+  std::vector<error> refusals;  // of those; no thread changes it once all have joined
+  cluster::host_spawner spawn = cluster::stage_host({});
+  std::function<void(const error&)> on_failure = [](const error&) {};
+  /// Of one in the place of a lost one.
+  std::function<result<void>(const std::string& name, const std::string& trainer)> start_another =
+      [](const std::string&, const std::string&) -> result<void> {
+    return fail(errc::bad_config, "no test does that");
+  };
+
+  actors::link_factory trainer_link() override {
+    return [network = network_](messages::link_events events) {
+      return messages::make_loopback_link(network, std::move(events));
+    };
+  }
+  result<void> start(const std::string& name, const std::string& trainer) override {
+    threads_.emplace_back(
+        [this, settings = cluster::joined_node_settings{
+                   .name = name, .trainer = trainer, .make_link = trainer_link(), .build = build}] {
+          if (!stranger.empty()) try_as_stranger(settings);
+          const auto how = cluster::run_node(settings, spawn);
+          if (!how || !expected_) ++failures;
+          if (!how) on_failure(how.error());
+          ++ended;
+        });
+    return {};
+  }
+  result<void> start_on(const std::string&, const std::string& name,
+                        const std::string& trainer) override {
+    return start_another(name, trainer);
+  }
+  result<void> give_up(const std::string&) override { return {}; }
+  std::vector<cluster::node_end> ends() const override { return {}; }
+  std::string required_build() const override { return build; }
+  void expect_ends() override { expected_ = true; }
+  void join(bool) override {
+    for (auto& each : std::exchange(threads_, {})) each.join();
+  }
+  void kill() override {}
+  void kill(const std::string&) override {}
+  void suspend() override {}
+  void resume() override {}
+
+ private:
+  void try_as_stranger(cluster::joined_node_settings settings) {
+    settings.build = stranger;
+    if (const auto how = cluster::run_node(settings, spawn); !how) refusals.push_back(how.error());
+  }
+
+  const messages::loopback_network network_;
+  std::atomic<bool> expected_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace troupe::tests
