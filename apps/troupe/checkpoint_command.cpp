@@ -1,7 +1,6 @@
 #include "apps/troupe/checkpoint_command.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>

@@ -49,7 +49,7 @@ std::string time_text(std::int64_t seconds) {
 // Its manifest comes last.
 std::int64_t written_at(const fs::path& folder) {
   struct stat about {};
-  const auto manifest = folder / checkpoint_folder::manifest_name;
+  const auto manifest = manifest_of(folder);
   if (::stat(manifest.c_str(), &about) != 0 && ::stat(folder.c_str(), &about) != 0) return 0;
   return about.st_mtim.tv_sec;
 }

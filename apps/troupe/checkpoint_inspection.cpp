@@ -11,7 +11,6 @@
 #include "apps/troupe/checkpoint_facts.hpp"
 #include "cluster/checkpoints/checkpoint_check.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
-#include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "messages/base/format.hpp"

@@ -50,17 +50,13 @@ result<std::unique_ptr<reception>> open_reception(const trainer_config& config,
                                                   const agent_plan& plan) {
   auto build = program_build();
   if (!build) return tl::unexpected(build.error());
-  const std::chrono::duration<double> patience(config.cluster.join_timeout);
-  reception_settings settings{
-      .link = {},
+  return reception::open({
+      .link = link_options_of(plan.link),
       .listen = plan.listen,
       .names = stage_names_of(config.pipeline),
       .own = {host_name(), own_program().string(), std::move(*build)},
-      .patience = std::chrono::duration_cast<std::chrono::milliseconds>(patience)};
-  settings.link.transport = transport_of(plan.link);
-  settings.link.secret = plan.link.secret;
-  settings.link.beyond_loopback = plan.link.beyond_loopback;
-  return reception::open(std::move(settings));
+      .patience = milliseconds_of(config.cluster.join_timeout),
+  });
 }
 
 /// What is under way to the nodes, since when.

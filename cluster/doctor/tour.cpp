@@ -14,12 +14,6 @@
 namespace troupe::cluster::doctor {
 namespace {
 
-std::vector<std::string> stage_names(std::uint32_t stages) {
-  std::vector<std::string> out;
-  for (std::uint32_t i = 0; i < stages; ++i) out.push_back("stage-" + std::to_string(i));
-  return out;
-}
-
 std::filesystem::path folder_of(const std::filesystem::path& file) {
   const auto parent = file.parent_path();
   return parent.empty() ? std::filesystem::current_path() : std::filesystem::absolute(parent);
@@ -224,8 +218,7 @@ std::string trainer_name(const cluster_config& cluster) {
 }
 
 result<agent_plan> plan_of(const trainer_config& config) {
-  if (!config.cluster.nodes.empty())
-    return plan_agents(config, stage_names(config.pipeline.stages));
+  if (!config.cluster.nodes.empty()) return plan_agents(config, stage_names_of(config.pipeline));
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
   return agent_plan{.link = std::move(*link), .listen = config.link.listen, .agents = {}};

@@ -23,6 +23,8 @@ class countdown_core {
     if (++refusals_ == 1) next_ = {};
     last_refusal_ = std::move(why);
   }
+  /// The last of those; empty: there was none.
+  [[nodiscard]] const std::string& last_refusal() const noexcept { return last_refusal_; }
 
   /// A line to show, if one is due.
   [[nodiscard]] std::optional<std::string> tick(std::chrono::milliseconds waited,

@@ -22,10 +22,6 @@ namespace {
 
 constexpr std::string_view listen_key = "--listen ([link] listen) ";
 
-std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
 std::string at(const node_entry& node) {
   return "node " + node.name + " (" + node.host + "): ";
 }
@@ -234,6 +230,10 @@ result<void> check_trainer_listens(const std::string& listen) {
 
 std::unique_ptr<node_launcher> make_awaited_nodes(process_link link, std::string build) {
   return std::make_unique<awaited_nodes>(std::move(link), std::move(build));
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 result<agent_plan> plan_agents(const trainer_config& config,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -39,6 +40,9 @@ struct agent_plan {
 /// and io_failed, with node and host where it is one's.
 [[nodiscard]] result<launch_choice> choose_launcher(const trainer_config& config,
                                                     const std::vector<std::string>& names);
+
+/// Of a setting in seconds.
+[[nodiscard]] std::chrono::milliseconds milliseconds_of(double seconds);
 
 /// Nodes that somebody else starts; each one's name and where it is to join are logged. `build`:
 /// what their program has to be, as of program_build.

@@ -104,7 +104,8 @@ class process_launcher final : public node_launcher {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
-    if (auto room = allow_open_files(own_files + (there_ + 1) * files_a_child); !room) return room;
+    if (auto room = allow_open_files(own_files + (started_.size() + 1) * files_a_child); !room)
+      return room;
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
@@ -117,10 +118,7 @@ class process_launcher final : public node_launcher {
                                     .secret_descriptor = handed_over_as,
                                     .secret_file = {}});
     child.handed_over = secret->get();
-    return group_.start(child).map([&] {
-      ++there_;
-      started_.insert(name);
-    });
+    return group_.start(child).map([&] { started_.insert(name); });
   }
 
   result<void> start_on(const std::string&, const std::string& name,
@@ -145,7 +143,7 @@ class process_launcher final : public node_launcher {
       if (!ends_->forgive(name, actors::usual_deadlines.held_up))
         return fail(errc::io_failed, name + " was killed, and has not ended");
     }
-    if (given_up_.insert(name).second) --there_;
+    started_.erase(name);
     return {};
   }
 
@@ -172,9 +170,7 @@ class process_launcher final : public node_launcher {
  private:
   process_link link_;
   bool verbose_;
-  std::uint64_t there_ = 0;         // nodes that are not lost
-  std::set<std::string> given_up_;  // those that are
-  std::set<std::string> started_;
+  std::set<std::string> started_;  // and not given up
   std::shared_ptr<child_ends> ends_;
   process_group group_;
 };
@@ -250,17 +246,22 @@ messages::link_transport transport_of(const link_config& config) noexcept {
       process_link{.transport = chosen_transport(config), .network = config.network});
 }
 
+messages::link_options link_options_of(const process_link& link) {
+  messages::link_options out;
+  out.transport = transport_of(link);
+  out.secret = link.secret;
+  out.beyond_loopback = link.beyond_loopback;
+  return out;
+}
+
 actors::link_factory process_link_factory(const process_link& link) {
-  messages::link_options options;
-  options.transport = transport_of(link);
+  auto options = link_options_of(link);
   options.has_inside_door = link.transport == transport::mixed;
   if (options.transport == messages::link_transport::trusted) {
     log::warning(
         "the network is trusted: whoever reaches the ports that UCX opens can write this process's "
         "memory");
   }
-  options.secret = link.secret;
-  options.beyond_loopback = link.beyond_loopback;
   return [options](messages::link_events events) {
     return messages::make_link(options, std::move(events));
   };

@@ -25,6 +25,7 @@
 #include "cluster/launch/agents/session_core.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
@@ -147,9 +148,7 @@ std::string words_on_refusal(const std::string& name, const std::string& trainer
 }
 
 std::string words_on_unknown_node(const std::string& name, const std::vector<std::string>& names) {
-  std::string there;
-  for (const auto& each : names) there += (there.empty() ? "" : ", ") + each;
-  return "this run has no node '" + name + "'; it has " + there;
+  return "this run has no node '" + name + "'; it has " + join({names.begin(), names.end()});
 }
 
 std::string words_on_other_build(const actors::greeting& who, const trainer_program& own) {

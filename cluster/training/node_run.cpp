@@ -60,14 +60,12 @@ result<run_end> run_nodes(node_run run, const checkpoint_config& kept,
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   auto guard = guard_run(control.stop, all, *checkpoint_signal);
   if (!guard) return tl::unexpected(guard.error());
-  const std::chrono::duration<double> patience(cluster.join_timeout);
   // Stages that others start may be long in coming; what is started here joins or ends by itself.
   std::function<bool()> is_stopped;
   if (cluster.launch == launch_way::none) is_stopped = [&control] { return control.stop.wanted(); };
-  auto group =
-      node_group::start(all, run.names, run.listen, std::move(run.progress),
-                        std::chrono::duration_cast<std::chrono::milliseconds>(patience),
-                        run.understudies, std::move(is_stopped), run.own_messages, run.invited);
+  auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
+                                 milliseconds_of(cluster.join_timeout), run.understudies,
+                                 std::move(is_stopped), run.own_messages, run.invited);
   if (!group && group.error().code == errc::cancelled && control.stop.wanted())
     return control.saver.end();  // there is nothing to save
   if (!group) return tl::unexpected(group.error());

@@ -59,18 +59,9 @@ TEST_CASE("each stage of two and three replicas is lost at each event of a run")
                            .shares_state = shares,
                            .steps = 3,
                            .ties = true};
-    tally of;
-    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
-      const auto events = events_of(options, seed);
-      const auto calm = calm_end_of(options, seed + 1, of);
-      for (std::uint64_t event = 1; event <= events; ++event)
-        for (std::uint32_t place = 0; place < stages * options.replicas; ++place) {
-          options.losses = {{event, place}};
-          expect_calm_end(options, seed, calm, of);
-        }
-      options.losses.clear();
-    }
-    tests::say_pace(of.simulated, of.begin);
+    const auto of = at_each_event(options, [](auto& run, std::uint64_t event, std::uint32_t place) {
+      run.losses = {{event, place}};
+    });
     CHECK(of.replays > of.losses / 2);
   }
 }
@@ -81,18 +72,9 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
                            .steps = 3,
                            .evaluate_every = 2,
                            .ties = true};
-    tally of;
-    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
-      const auto events = events_of(options, seed);
-      const auto calm = calm_end_of(options, seed + 1, of);
-      for (std::uint64_t event = 1; event <= events; ++event)
-        for (std::uint32_t stage = 0; stage < 3; ++stage) {
-          options.losses = {{event, stage}};
-          expect_calm_end(options, seed, calm, of);
-        }
-      options.losses.clear();
-    }
-    tests::say_pace(of.simulated, of.begin);
+    const auto of = at_each_event(options, [](auto& run, std::uint64_t event, std::uint32_t stage) {
+      run.losses = {{event, stage}};
+    });
     CHECK(of.replays > of.losses / 2);
   }
 }
@@ -103,16 +85,15 @@ namespace {
 
 /// Two or three stages, one right after the other.
 void lose_some(replay_options& options, std::uint64_t events, std::mt19937_64& random) {
-  const auto places = options.training.stages.size() * options.replicas;
   const auto first = random() % events + 1;
   for (std::uint64_t i = random() % 2 + 2; i > 0; --i)
-    options.losses[first + i] = static_cast<std::uint32_t>(random() % places);
+    options.losses[first + i] = some_place(options, random);
 }
 
 /// Each two stages are lost so many events apart, the first one at each event of a run, or at some.
 tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& apart) {
   tally of;
-  const auto places = static_cast<std::uint32_t>(options.training.stages.size() * options.replicas);
+  const auto places = places_of(options);
   const auto losses_of = [&](std::uint64_t event, std::uint64_t gap, std::uint32_t pair) {
     return std::map<std::uint64_t, std::uint32_t>{{event, pair / places},
                                                   {event + gap, pair % places}};
@@ -165,7 +146,7 @@ TEST_CASE("each two stages are lost whose versions are on another host, and are 
 TEST_CASE("whichever stages are lost together are replayed where the trainer keeps versions too") {
   const auto of =
       after(200, on_the_trainers_host, [](auto& options, std::uint64_t events, auto& random) {
-        const auto places = options.training.stages.size() * options.replicas;
+        const auto places = places_of(options);
         const auto first = random() % events + 1;
         for (std::uint32_t place = 0; place < places; ++place)
           if (random() % 4 != 0) options.losses[first + place] = place;

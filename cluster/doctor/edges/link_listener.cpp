@@ -91,10 +91,7 @@ result<std::unique_ptr<link_listener>> link_listener::open(messages::link_option
            [at](peer_id peer, const error& why) {
              if (at->others.on_gone) at->others.on_gone(peer, why);
            },
-       .on_refused =
-           [at](const error& why) {
-             if (at->others.on_refused) at->others.on_refused(why);
-           }});
+       .on_refused = own->others.on_refused});
   if (!made) return tl::unexpected(made.error());
   own->link = std::move(*made);
   auto bound = own->link->listen(address);

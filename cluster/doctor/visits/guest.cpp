@@ -30,14 +30,6 @@ namespace {
 
 constexpr auto longest_silence = actors::usual_deadlines.silent_doctor;
 
-messages::link_options options_of_guest(const process_link& link) {
-  messages::link_options out;
-  out.transport = transport_of(link);
-  out.secret = link.secret;
-  out.beyond_loopback = link.beyond_loopback;
-  return out;
-}
-
 /// Where this node would listen for others, as serve_as_node has it.
 void put_own_listening(requests::listen& asked, const guest_settings& as) {
   if (!opens_port(as.link.transport) || is_loopback(as.address)) return;
@@ -80,7 +72,7 @@ class guest {
 
 result<void> guest::open() {
   auto made = messages::make_link(
-      options_of_guest(as_.link),
+      link_options_of(as_.link),
       {.on_peer_up = [](peer_id) {},
        .on_frame = [this](peer_id, messages::frame order) { hear(std::move(order)); },
        .on_peer_down =

@@ -80,7 +80,6 @@ struct reception::state {
   std::condition_variable changed;
   std::map<std::string, seen_guest> guests;  // by name
   countdown_core countdown;
-  std::string last_refusal;
   bool is_over = false;
   const steady_clock::time_point begun;
   std::unique_ptr<link_listener> listener;
@@ -142,7 +141,6 @@ struct reception::state {
 
   void note_refusal(const error& why) {
     const std::lock_guard lock(mutex);
-    last_refusal = why.text;
     countdown.refused(why.text);
   }
 
@@ -176,8 +174,9 @@ struct reception::state {
   // Under the lock.
   std::string words_on_absence(const std::string& name) const {
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(settings.patience);
+    const auto& refusal = countdown.last_refusal();
     return "it has not joined within " + std::to_string(seconds.count()) + " s" +
-           (last_refusal.empty() ? "" : " (a connection was refused: " + last_refusal + ")") +
+           (refusal.empty() ? "" : " (a connection was refused: " + refusal + ")") +
            ", so that its machine is not examined; start it while doctor waits: " +
            how_to_join(name, listener->address());
   }

@@ -55,8 +55,7 @@ std::string explanation_of_memory(double program_bytes, bool keeps_versions, boo
          "  A stage: parameters, gradients (the sum and a micro-batch's), the optimizer's state, "
          "activations of\n"
          "  the micro-batches in flight (measured here by one forward of each layer), what waits "
-         "on "
-         "its edges,\n"
+         "on its edges,\n"
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n" +
          (keeps_versions ? explanation_of_versions : "") + (has_gpus ? explanation_of_devices : "");
 }

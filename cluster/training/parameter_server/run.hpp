@@ -9,9 +9,8 @@ namespace troupe::cluster {
 
 /// Trains as the config says: opens the data, spreads the model's parameters over shard processes
 /// and has worker processes compute gradients, until all steps are done or the user interrupts.
-/// Continues without a worker that is lost. The loss of a shard or of all workers ends the run;
-/// with
-/// --on-fault recover it continues from its last checkpoint. Leaves no process behind.
+/// Continues without a worker that is lost. The loss of a shard or of all workers ends the run, or
+/// with --on-fault recover has it continue from its last checkpoint. Leaves no process behind.
 [[nodiscard]] result<run_end> run_server_trainer(const server_application& program,
                                                  const trainer_config& config);
 

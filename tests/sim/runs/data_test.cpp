@@ -25,13 +25,11 @@ TEST_CASE("a stage that is lost with the data is replayed to the same numbers, a
 
 TEST_CASE("the data are lost again, or another stage is, while batches are fed again") {
   const auto of = after(500, with_data, [](auto& options, std::uint64_t events, auto& random) {
-    const auto places = options.training.stages.size() * options.replicas;
     auto event = random() % events + 1;
     options.losses[event] = *options.data_at;
     for (int i = 0; i < 2; ++i) {
       event += random() % 40 + 1;
-      options.losses[event] =
-          random() % 2 == 0 ? *options.data_at : static_cast<std::uint32_t>(random() % places);
+      options.losses[event] = random() % 2 == 0 ? *options.data_at : some_place(options, random);
     }
   });
   CHECK(of.with_data > of.losses / 20);

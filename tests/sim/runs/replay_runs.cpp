@@ -104,7 +104,7 @@ replay_options with_returns(std::mt19937_64& random) {
 replay_options on_hosts(std::mt19937_64& random) {
   for (;;) {
     auto options = with_returns(random);
-    const auto places = options.training.stages.size() * options.replicas;
+    const auto places = places_of(options);
     if (places < 2) continue;
     const auto hosts = random() % std::min<std::size_t>(places - 1, 3) + 2;
     for (std::size_t place = 0; place < places; ++place)
@@ -137,10 +137,17 @@ replay_options computed_by_keepers(std::mt19937_64& random) {
 
 replay_options with_data(std::mt19937_64& random) {
   auto options = with_returns(random);
-  const auto places = options.training.stages.size() * options.replicas;
-  options.data_at = static_cast<std::uint32_t>(random() % places);
+  options.data_at = some_place(options, random);
   options.lends = random() % 2 == 0;
   return options;
+}
+
+std::uint32_t places_of(const replay_options& options) {
+  return static_cast<std::uint32_t>(options.training.stages.size() * options.replicas);
+}
+
+std::uint32_t some_place(const replay_options& options, std::mt19937_64& random) {
+  return static_cast<std::uint32_t>(random() % places_of(options));
 }
 
 std::uint32_t some_host(const replay_options& options, std::mt19937_64& random) {

@@ -33,6 +33,9 @@ replay_options computed_by_keepers(std::mt19937_64& random);
 replay_options with_data(std::mt19937_64& random);
 
 std::uint32_t some_host(const replay_options& options, std::mt19937_64& random);
+/// Of all replicas' stages.
+std::uint32_t places_of(const replay_options& options);
+std::uint32_t some_place(const replay_options& options, std::mt19937_64& random);
 
 /// What has happened in runs.
 struct tally {
@@ -100,10 +103,28 @@ tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make mak
     return options;
   };
   return after(runs, with_steps, [losses](auto& options, std::uint64_t events, auto& random) {
-    const auto places = options.training.stages.size() * options.replicas;
     for (int i = 0; i < losses; ++i)
-      options.losses[random() % events + 1] = static_cast<std::uint32_t>(random() % places);
+      options.losses[random() % events + 1] = some_place(options, random);
   });
+}
+
+/// Runs of one small company for a few seeds, each with what `strike` does to one place at one
+/// event: it is told the run's options, the event and the place.
+template <class Strike>
+tally at_each_event(const replay_options& options, Strike strike) {
+  tally of;
+  for (std::uint64_t seed = 1; seed <= (is_long() ? 50U : 1U); ++seed) {
+    const auto events = events_of(options, seed);
+    const auto calm = calm_end_of(options, seed + 1, of);
+    for (std::uint64_t event = 1; event <= events; ++event)
+      for (std::uint32_t place = 0; place < places_of(options); ++place) {
+        auto struck = options;
+        strike(struck, event, place);
+        expect_calm_end(struck, seed, calm, of);
+      }
+  }
+  say_pace(of.simulated, of.begin);
+  return of;
 }
 
 }  // namespace troupe::tests::replays

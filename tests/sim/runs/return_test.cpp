@@ -47,12 +47,12 @@ TEST_CASE("a run that loses a stage goes on, and never has to go back to a check
 TEST_CASE(
     "a run that loses stages with their keepers goes back to its newest readable checkpoint") {
   const auto of = after(1000, with_returns, [](auto& options, std::uint64_t events, auto& random) {
-    const auto places = options.training.stages.size() * options.replicas;
+    const auto places = places_of(options);
     for (std::uint64_t pairs = random() % 2 + 1; pairs > 0; --pairs) {
       const auto event = random() % events + 1;
-      const auto place = static_cast<std::uint32_t>(random() % places);
+      const auto place = some_place(options, random);
       options.losses[event] = place;
-      options.losses[event + random() % 30 + 1] = static_cast<std::uint32_t>((place + 1) % places);
+      options.losses[event + random() % 30 + 1] = (place + 1) % places;
     }
   });
   CHECK(of.replays > of.losses / 20);

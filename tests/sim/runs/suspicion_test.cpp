@@ -18,14 +18,10 @@ using tests::replay_options;
 
 namespace {
 
-std::uint32_t some_place(const replay_options& options, std::mt19937_64& random) {
-  return static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
-}
-
 /// Between two stages, or a stage and the trainer, one way or both, for as long as silence is
 /// noticed or not.
 replay_options::cut some_cut(const replay_options& options, std::mt19937_64& random) {
-  const auto places = options.training.stages.size() * options.replicas;
+  const std::uint64_t places = places_of(options);
   replay_options::cut made{.from = some_place(options, random)};
   made.to = static_cast<std::uint32_t>((made.from + 1 + random() % places) % (places + 1));
   if (random() % 2 == 0) std::swap(made.from, made.to);
@@ -65,23 +61,14 @@ TEST_CASE("living stages that are taken for lost cost no checkpoint where the tr
 }
 
 TEST_CASE("each stage of a small pipeline is taken for lost at each event of a run, and lives") {
-  replay_options options{.training = plan_step({"1f1b"}, 3, 2).value(),
-                         .steps = 3,
-                         .evaluate_every = 2,
-                         .ties = true,
-                         .returns = true};
-  tally of;
-  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
-    const auto events = events_of(options, seed);
-    const auto calm = calm_end_of(options, seed + 1, of);
-    for (std::uint64_t event = 1; event <= events; ++event)
-      for (std::uint32_t stage = 0; stage < 3; ++stage) {
-        options.doubts = {{event, stage}};
-        expect_calm_end(options, seed, calm, of);
-      }
-    options.doubts.clear();
-  }
-  tests::say_pace(of.simulated, of.begin);
+  const replay_options options{.training = plan_step({"1f1b"}, 3, 2).value(),
+                               .steps = 3,
+                               .evaluate_every = 2,
+                               .ties = true,
+                               .returns = true};
+  const auto of = at_each_event(options, [](auto& run, std::uint64_t event, std::uint32_t stage) {
+    run.doubts = {{event, stage}};
+  });
   CHECK(of.replays > of.back.fenced / 2);
 }
 

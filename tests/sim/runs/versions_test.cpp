@@ -15,10 +15,6 @@ using tests::replay_options;
 
 namespace {
 
-std::uint32_t any_place(const replay_options& options, std::mt19937_64& random) {
-  return static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
-}
-
 /// Three stages, whose versions come in pieces.
 replay_options small_run() {
   return {.training = plan_step({"1f1b"}, 3, 2).value(),
@@ -41,34 +37,25 @@ bool is_noticed(const replay_options& options, std::uint64_t seed) {
 
 TEST_CASE("a living stage that is taken for lost amid a version in pieces costs no bits") {
   const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
-    options.doubts[random() % events + 1] = any_place(options, random);
+    options.doubts[random() % events + 1] = some_place(options, random);
   });
   CHECK(of.back.fenced > 200);
   CHECK(of.replays > of.back.fenced / 3);
 }
 
 TEST_CASE("each stage is taken for lost at each event of a run with versions in pieces") {
-  auto options = small_run();
-  tally of;
-  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 1U); ++seed) {
-    const auto events = events_of(options, seed);
-    const auto calm = calm_end_of(options, seed + 1, of);
-    for (std::uint64_t event = 1; event <= events; ++event)
-      for (std::uint32_t stage = 0; stage < 3; ++stage) {
-        options.doubts = {{event, stage}};
-        expect_calm_end(options, seed, calm, of);
-      }
-    options.doubts.clear();
-  }
-  tests::say_pace(of.simulated, of.begin);
+  const auto of =
+      at_each_event(small_run(), [](auto& run, std::uint64_t event, std::uint32_t stage) {
+        run.doubts = {{event, stage}};
+      });
   CHECK(of.replays > of.back.fenced / 3);
   CHECK(of.back.refused > 0);  // what a stage sent that was replaced
 }
 
 TEST_CASE("runs with versions in pieces go on that lose stages, or doubt them, again and again") {
   const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
-    for (int i = 0; i < 2; ++i) options.doubts[random() % events + 1] = any_place(options, random);
-    options.losses[random() % events + 1] = any_place(options, random);
+    for (int i = 0; i < 2; ++i) options.doubts[random() % events + 1] = some_place(options, random);
+    options.losses[random() % events + 1] = some_place(options, random);
   });
   CHECK(of.replays > of.back.fenced / 10);
 }
@@ -84,7 +71,7 @@ TEST_CASE("stages with keepers that compute versions are taken for lost, and liv
   const auto of =
       after(250, computed_by_keepers, [](auto& options, std::uint64_t events, auto& random) {
         for (int i = 0; i < 2; ++i)
-          options.doubts[random() % events + 1] = any_place(options, random);
+          options.doubts[random() % events + 1] = some_place(options, random);
       });
   CHECK(of.back.fenced > 200);
   CHECK(of.back.computed > of.back.fenced / 2);
@@ -109,7 +96,7 @@ TEST_CASE("a run with keepers that compute versions, and look at no digest, is n
     std::mt19937_64 random(seed);
     auto options = computed_by_keepers(random);
     options.odd_of_8 = 4;
-    options.losses[random() % events_of(options, seed) + 1] = any_place(options, random);
+    options.losses[random() % events_of(options, seed) + 1] = some_place(options, random);
     options.checks_digests = false;
     if (is_noticed(options, seed)) ++noticed;
   }
