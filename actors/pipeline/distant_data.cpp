@@ -1,21 +1,11 @@
 #include "actors/pipeline/distant_data.hpp"
 
-#include <algorithm>
-#include <cstddef>
-#include <iterator>
 #include <utility>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 
 namespace troupe::actors {
 namespace {
-
-/// As many as are told, in ascending order.
-std::vector<std::int64_t> told_of(const std::set<std::int64_t>& all) {
-  const auto count = std::min(all.size(), engine::most_left_out_told);
-  return {all.begin(), std::next(all.begin(), static_cast<std::ptrdiff_t>(count))};
-}
 
 std::string counts_of(const data_described& data) {
   return std::to_string(data.train_size) + " training and " + std::to_string(data.test_size) +
@@ -55,8 +45,8 @@ open_data distant_data::order_to_open() const {
           .threads = options_.threads,
           .strict = options_.strict,
           .skipped = skipped_,
-          .left_out_train = told_of(left_out_train_),
-          .left_out_test = told_of(left_out_test_)};
+          .left_out_train = engine::told_of(left_out_train_),
+          .left_out_test = engine::told_of(left_out_test_)};
 }
 
 result<distant_data::opened> distant_data::open_at(const host_actor& host) const {

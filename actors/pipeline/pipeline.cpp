@@ -243,8 +243,11 @@ result<void> pipeline::choose_edges(const pipeline_options& options) {
   auto chosen = edge_plan::make(*ask_, stages_, layout_, options.sums.network_is_trusted);
   if (!chosen) return tl::unexpected(chosen.error());
   *edges_ = std::move(*chosen);
-  edge_line_ = edges_->line();
   return {};
+}
+
+const std::string& pipeline::edge_line() const noexcept {
+  return edges_->line();
 }
 
 // A process has its sockets on one network, so what one group needs holds for all.

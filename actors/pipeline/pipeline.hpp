@@ -331,7 +331,7 @@ class pipeline {
   [[nodiscard]] const std::string& sum_line() const noexcept { return sum_line_; }
 
   /// How stages of different processes send each other tensors, if not over links, in one line.
-  [[nodiscard]] const std::string& edge_line() const noexcept { return edge_line_; }
+  [[nodiscard]] const std::string& edge_line() const noexcept;
 
   /// Has each stage write its files of a checkpoint into a folder that this process has made: its
   /// state after the last training step that was begun, `step`, whether or not that step is over.
@@ -484,7 +484,6 @@ class pipeline {
   std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together
   std::deque<pending_step> under_way_;
   std::string sum_line_;
-  std::string edge_line_;
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;

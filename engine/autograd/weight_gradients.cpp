@@ -13,7 +13,7 @@ thread_local weight_gradient_collector* current_collector = nullptr;
 weight_task cast_when_added(const at::Tensor& weight, std::function<at::Tensor()> compute) {
   return {.weight = weight,
           .gradient = [compute, type = weight.scalar_type()] { return compute().to(type); },
-          .add_to = [compute](at::Tensor& sum) { sum.add_(compute()); }};
+          .add_to = [compute = std::move(compute)](at::Tensor& sum) { sum.add_(compute()); }};
 }
 
 weight_gradient_collector::weight_gradient_collector() {

@@ -70,6 +70,12 @@ std::string words_on_devices(const std::vector<sum_offer>& replicas) {
   return {};
 }
 
+tl::unexpected<error> other_library(const sum_offer& one, const sum_offer& first) {
+  return fail(errc::version_mismatch, one.stage + " has " + one.library + " and " + first.stage +
+                                          " has " + first.library +
+                                          "; install the same on all machines");
+}
+
 }  // namespace
 
 result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_wish& wish) {
@@ -80,10 +86,7 @@ result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_
     if (each.library.empty())
       return over_links(all_alike ? each.why_not : each.stage + ": " + each.why_not);
   for (const auto& each : replicas)
-    if (each.library != first.library)
-      return fail(errc::version_mismatch, each.stage + " has " + each.library + " and " +
-                                              first.stage + " has " + first.library +
-                                              "; install the same on all machines");
+    if (each.library != first.library) return other_library(each, first);
   for (const auto& why : {words_on_sockets(replicas, wish), words_on_devices(replicas)})
     if (!why.empty()) return over_links(why);
   const auto sockets = needs_network(replicas) ? socket_reach::network : socket_reach::loopback;
@@ -100,10 +103,7 @@ result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
   for (const auto* each : {&one, &other})
     if (each->library.empty())
       return fail(errc::transport_missing, each->stage + ": " + each->why_not);
-  if (one.library != other.library)
-    return fail(errc::version_mismatch, other.stage + " has " + other.library + " and " +
-                                            one.stage + " has " + one.library +
-                                            "; install the same on all machines");
+  if (one.library != other.library) return other_library(other, one);
   const bool same_machine = !one.machine.empty() && one.machine == other.machine;
   if (same_machine && one.device == other.device && one.device != "cpu")
     return fail(errc::bad_config, one.stage + " and " + other.stage + " share " + one.device +

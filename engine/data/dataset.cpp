@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "engine/checksums/file_digest.hpp"
@@ -77,6 +78,11 @@ opened_dataset open_kind(std::string_view kind, std::string_view rest,
 }
 
 }  // namespace
+
+std::vector<std::int64_t> told_of(const std::set<std::int64_t>& all) {
+  const auto count = std::min(all.size(), most_left_out_told);
+  return {all.begin(), std::next(all.begin(), static_cast<std::ptrdiff_t>(count))};
+}
 
 data_registry built_in_data() {
   using text = std::string_view;

@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +46,9 @@ struct partial_batch {
 
 /// At most this many of each split are reported: the first ones.
 inline constexpr std::size_t most_left_out_told = 1000;
+
+/// As many as are reported, in ascending order.
+[[nodiscard]] std::vector<std::int64_t> told_of(const std::set<std::int64_t>& all);
 
 /// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) returns.
 /// Views: nothing is copied. Errors: bad_config naming both numbers if there are too few samples.

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -210,11 +209,6 @@ class folder_dataset final : public dataset {
 
  private:
   using index_set = std::set<std::int64_t>;
-
-  static std::vector<std::int64_t> told_of(const index_set& all) {
-    const auto count = std::min(all.size(), most_left_out_told);
-    return {all.begin(), std::next(all.begin(), static_cast<std::ptrdiff_t>(count))};
-  }
 
   static void add_files(running_digest& sum, const image_list& list) {
     add_number(sum, list.files.size());

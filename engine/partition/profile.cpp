@@ -240,12 +240,6 @@ class profiler {
   bool is_over_ = false;
 };
 
-std::size_t bytes_of(const model& layers) {
-  std::size_t bytes = 0;
-  for (const auto& [name, tensor] : parameters(layers)) bytes += tensor.nbytes();
-  return bytes;
-}
-
 }  // namespace
 
 std::vector<double> least_profile_bytes(const model& described,
@@ -279,7 +273,7 @@ result<model_profile> profile_model(const model_blueprint& of, const stage_optio
   const auto count = described->size();
   model_profile measured{samples.inputs.size(0), std::vector<layer_cost>(count)};
   auto sample_shape = samples.inputs.sizes().slice(1).vec();
-  profiler run(how, samples, bytes_of(*described), within.bytes);
+  profiler run(how, samples, bytes_of(parameters(*described)), within.bytes);
   for (std::size_t i = 0; i < count; ++i) {
     if (within.begins) within.begins(i);
     auto& cost = measured.layers[i];

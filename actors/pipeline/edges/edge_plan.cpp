@@ -40,7 +40,7 @@ error ports_refused(const error& why) {
 
 void edge_plan::add(const std::vector<stage_actor>& stages, const way& what) {
   const bool is_known = std::ranges::any_of(ways_, [&](const way& each) {
-    return each.from == what.from && each.to == what.to && each.on == what.on;
+    return each.from == what.from && each.to == what.to && each.port.on == what.port.on;
   });
   if (!is_known && stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
 }
@@ -52,8 +52,8 @@ result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>
     for (std::uint32_t at = 0; at + 1 < layout.virtual_stages(); ++at) {
       const auto one = first + layout.slice_at(at).stage;
       const auto next = first + layout.slice_at(at + 1).stage;
-      made.add(stages, {.from = one, .to = next, .on = engine::edge::input});
-      made.add(stages, {.from = next, .to = one, .on = engine::edge::gradient});
+      made.add(stages, {.from = one, .to = next, .port = {.on = engine::edge::input}});
+      made.add(stages, {.from = next, .to = one, .port = {.on = engine::edge::gradient}});
     }
   if (made.empty())
     return fail(errc::bad_config,
@@ -62,14 +62,13 @@ result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>
   const auto offers = offers_for_edges(ask, stages);
   if (!offers) return tl::unexpected(offers.error());
   auto number = unused_port_number();
-  for (auto& [from, to, on, port] : made.ways_) {
+  for (auto& [from, to, port] : made.ways_) {
     const auto &sender = (*offers)[from], &receiver = (*offers)[to];
     const auto needed = engine::reach_between(sender, receiver, network_is_trusted);
     if (!needed) return tl::unexpected(ports_refused(needed.error()));
     made.reach_ = std::max(made.reach_, *needed);
-    port.on = on;
     port.number = number++;
-    port.name = (on == engine::edge::input ? "activations from " : "gradients from ") +
+    port.name = (port.on == engine::edge::input ? "activations from " : "gradients from ") +
                 sender.stage + " to " + receiver.stage;
   }
   made.line_ = "stages in different processes send each other activations and gradients by " +

@@ -50,8 +50,7 @@ class edge_plan {
  private:
   struct way {
     std::size_t from = 0, to = 0;  // places of stages
-    engine::edge on = engine::edge::input;
-    edge_port port = {};  // but for `other` and `sends`
+    edge_port port = {};           // but for `other` and `sends`
   };
 
   void add(const std::vector<stage_actor>& stages, const way& what);

@@ -278,9 +278,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
       checkpoint_keeper::open(config, server_settings_of_steps(config.own), run.begin.steps,
                               checkpoint_keeper::clock::now(), run.of_data);
   if (!checkpoints) return tl::unexpected(checkpoints.error());
-  std::uint64_t bytes = 0;
-  for (const auto& each : engine::collect_weights(run.layers)) bytes += each.tensor.nbytes();
-  checkpoints->warn_of_little_room(bytes);
+  checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
   tell_command_to_resume(config, run.begin.steps);

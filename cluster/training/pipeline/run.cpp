@@ -43,13 +43,6 @@ namespace {
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 
-/// Of the model's parameters and buffers.
-std::uint64_t bytes_of(const engine::model& layers) {
-  std::uint64_t bytes = 0;
-  for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();
-  return bytes;
-}
-
 /// For --verbose: what the trainer's process had to do with the data.
 void tell_traffic(node_group& group) {
   const auto stats = group.node().link_stats();
@@ -279,7 +272,7 @@ result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const p
   auto keeper = checkpoint_keeper::open(config, run.model.options, run.steps_before,
                                         checkpoint_keeper::clock::now(), run.of_data);
   if (!keeper) return keeper;
-  keeper->warn_of_little_room(bytes_of(run.layers));
+  keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   tell_command_to_resume(config, run.steps_before);
   return keeper;
 }
