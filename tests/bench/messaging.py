@@ -21,31 +21,41 @@ LOCAL = ["local.without_hop", "local.rtt_p50", "local.rtt_p99", "local.pipelined
 MESH = ["connect", "threads", "descriptors_a_link", "bytes_a_link"]
 FAMILIES = {"troupe": "Troupe", "rpc": "PyTorch RPC", "ray": "Ray", "monarch": "Monarch"}
 PEERS = list(FAMILIES)[1:]
+RPC_OVER_TCP = "rpc.tcp"
+LINKS = ("shm", "tcp", "trusted")
 
 
 def contenders(names: list[str]) -> list[Contender]:
     """Troupe's processes apart from each other, so that each starts afresh."""
     program = harness.require_program("messaging_bench")
     made = [Contender(f"troupe.{part}", [program, "--json", "--only", part], read_figures)
-            for part in ("shm", "tcp", "local", "actors")]
+            for part in (*LINKS, "local", "actors")]
     made += [Contender(f"troupe.cheap.{part}",
                        [program, "--json", "--only", part, "--cheap", "--small"], read_figures)
-             for part in ("shm", "tcp")]
+             for part in LINKS]
     made.append(Contender("troupe.mesh", [harness.require_program("mesh_bench"), "--json"],
                           read_figures))
     for peer in names[1:]:
-        script = str(harness.PEERS / f"{peer}_messaging.py")
-        made.append(Contender(peer, [harness.require_peers("messaging"), script], read_figures))
+        command = [harness.require_peers("messaging"), str(harness.PEERS / f"{peer}_messaging.py")]
+        made.append(Contender(peer, command, read_figures))
+        if peer == "rpc":
+            made.append(Contender(RPC_OVER_TCP, [*command, "--over", "tcp"], read_figures))
     return made
+
+
+def rival(peer: str, link: str) -> str:
+    """The contender of a peer that Troupe's figures over `link` are set beside."""
+    return RPC_OVER_TCP if peer == "rpc" and link != "shm" else peer
 
 
 def comparisons() -> list[Comparison]:
     """Troupe's figures over each transport beside each peer's."""
-    remote = [Comparison(f"{link}.{figure}", f"troupe.{link}", f"{link}.{figure}", peer, figure)
-              for link in ("shm", "tcp") for figure in REMOTE for peer in PEERS]
+    remote = [Comparison(f"{link}.{figure}", f"troupe.{link}", f"{link}.{figure}",
+                         rival(peer, link), figure)
+              for link in LINKS for figure in REMOTE for peer in PEERS]
     remote += [Comparison(f"{link}.cheap_{figure}", f"troupe.cheap.{link}", f"{link}.cheap_{figure}",
-                          peer, figure)
-               for link in ("shm", "tcp") for figure in REMOTE[:3] for peer in PEERS]
+                          rival(peer, link), figure)
+               for link in LINKS for figure in REMOTE[:3] for peer in PEERS]
     lent = "shm.lent_64MiB_one_way"
     remote += [Comparison(lent, "troupe.shm", lent, peer, "tensor_64MiB_one_way") for peer in PEERS]
     local = [Comparison(figure, f"troupe.{figure.split('.')[0]}", figure) for figure in LOCAL]
@@ -66,7 +76,8 @@ class MessagingBench(Bench):
     @staticmethod
     def row(name: str, found: list[Figure]) -> list[str]:
         value, unit = found[0].value, found[0].unit
-        peers = {figure.peer: figure.peer_value for figure in found if figure.peer_value}
+        peers = {figure.peer.split(".")[0]: figure.peer_value
+                 for figure in found if figure.peer_value}
         faster = None
         if peers:
             is_rate = unit in HIGHER_IS_BETTER

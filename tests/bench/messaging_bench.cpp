@@ -76,7 +76,7 @@ constexpr auto patience = 60s;
 constexpr int sequential = 20'000;
 
 struct options {
-  std::vector<std::string> only{"shm", "tcp", "local", "actors"};
+  std::vector<std::string> only{"shm", "tcp", "trusted", "local", "actors"};
   int requests = 400'000;
   bool small = false;
   bool cheap = false;
@@ -347,6 +347,7 @@ int main(int argc, char** argv) {
   const figures out(chosen.json);
   if (asked("shm")) bench_link(out, chosen, "shm", messages::link_transport::shm);
   if (asked("tcp")) bench_link(out, chosen, "tcp", messages::link_transport::tcp);
+  if (asked("trusted")) bench_link(out, chosen, "trusted", messages::link_transport::trusted);
   if (asked("local")) bench_local(out, chosen);
   if (asked("actors")) bench_actors(out);
   return 0;

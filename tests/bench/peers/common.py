@@ -54,10 +54,11 @@ def parse(description: str, **defaults: object) -> argparse.Namespace:
     return options
 
 
-def parse_rank(description: str) -> argparse.Namespace:
-    """Reads the flags of a peer that trains no model, and bounds its intra-op threads."""
+def parse_rank(description: str, more: dict[str, object] | None = None) -> argparse.Namespace:
+    """Reads the flags of a peer that trains no model, and bounds its intra-op threads. `more`:
+    flags of its own with their defaults."""
     parser = argparse.ArgumentParser(description=description)
-    _add_flags(parser, _RANK_FLAGS)
+    _add_flags(parser, _RANK_FLAGS | (more or {}))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     return options
@@ -173,14 +174,18 @@ def ranks(options: argparse.Namespace, count: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def rpc_ranks(options: argparse.Namespace, names: Sequence[str], threads: int) -> Iterator[None]:
+def rpc_ranks(options: argparse.Namespace, names: Sequence[str], threads: int,
+              over_tcp: bool = False) -> Iterator[None]:
     """As `ranks`, of these names, which call each other; so many threads answer in each. Ends when
-    all calls are answered."""
+    all calls are answered. `over_tcp`: as between machines, without the shared memory and the reads
+    of each other's memory that TensorPipe uses inside one."""
+    only = {"_transports": ["uv"], "_channels": ["basic"]} if over_tcp else {}
     with ranks(options, len(names)) as rendezvous:
         rpc.init_rpc(
             names[options.rank], rank=options.rank, world_size=len(names),
             rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-                num_worker_threads=threads, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous))
+                num_worker_threads=threads, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous,
+                **only))
         yield
         rpc.shutdown()
 

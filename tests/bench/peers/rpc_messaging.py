@@ -1,6 +1,8 @@
 """Peer: requests between two processes over torch.distributed.rpc (TensorPipe).
 
 Prints one JSON object a figure: {"name", "value", "unit"}, named as messaging_bench names them.
+With `--over tcp` it sends over TCP, else over what TensorPipe chooses inside a machine, which is
+shared memory.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def count(tensor: Tensor) -> int:
 
 
 def main() -> None:
-    options = parse_rank(__doc__)
-    with rpc_ranks(options, NAMES, threads=4):
+    options = parse_rank(__doc__, {"over": ""})
+    with rpc_ranks(options, NAMES, threads=4, over_tcp=options.over == "tcp"):
         if options.rank == 0:
             measure(Asking(
                 echo=lambda number: rpc.rpc_sync("server", echo, (number,)),
