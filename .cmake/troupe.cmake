@@ -155,9 +155,9 @@ endfunction()
 # change what a process has once, or start others, and those which skip cases, which would count as
 # passed beside others. Tests that start processes run one at a time, and first, since they take longest;
 # each counts as two, so that of three at a time only one more runs beside those which hold others to a time. With
-# UNTIMED, those of them that are tagged [untimed] hold nobody to a time, but that nothing is left two
-# seconds after an end in order: they run last and beside others, so that no core waits for the end of the
-# rest. PLAIN: no header of LibTorch's is put before
+# UNTIMED, those of them that are tagged [untimed] hold nobody to a time of less than many seconds, but that
+# nothing is left two seconds after an end in order: they run last and beside others, so that no core waits
+# for the end of the rest. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
 # labelled `timed` hold clocks to less than a second and run alone.
 function(troupe_test name)

@@ -33,8 +33,10 @@ using stage_actor = caf::typed_actor<
     // From the stage of the slice after.
     caf::reacts_to<struct gradient>,
     // From the stage of the slice before or after, instead of an activation or a gradient, where
-    // the two have a port; and from the own ports.
-    caf::reacts_to<struct announced_tensor>, caf::reacts_to<struct tensor_moved>,
+    // the two have a port; the answer of its receiver, where that begins first; and from the own
+    // ports. Errors, which fail the steps under way: bad_frame for what is out of turn.
+    caf::reacts_to<struct announced_tensor>, caf::reacts_to<struct awaited_tensor>,
+    caf::reacts_to<struct tensor_moved>,
     // From the neighbour that uses what this stage sent.
     caf::reacts_to<struct credit>,
     // From the stage's own work thread.

@@ -16,8 +16,6 @@
 namespace troupe::optimizers {
 namespace {
 
-using gradient_list = std::vector<std::optional<at::Tensor>>;
-
 /// A parameter's tensors: where they stand in the lists of the step.
 struct places {
   at::Tensor* param = nullptr;

@@ -87,9 +87,9 @@ class update {
 struct algorithm {
   std::string name;
   std::vector<option_rule> rules;
-  std::vector<std::string> slots;                     ///< At most max_slots.
-  std::vector<scalar_slot> scalars;                   ///< At most max_scalars.
-  std::function<result<void>(const options&)> check;  ///< Beyond the rules; may be empty.
+  std::vector<std::string> slots;                          ///< At most max_slots.
+  std::vector<scalar_slot> scalars = {};                   ///< At most max_scalars.
+  std::function<result<void>(const options&)> check = {};  ///< Beyond the rules; may be empty.
   std::function<std::unique_ptr<update>(const options&)> bind;
   bool same_on_every_cpu = false;  ///< See optimizer.
 };

@@ -52,7 +52,7 @@ std::string parameter(const std::string& optimizer, std::size_t index,
 }  // namespace
 
 result<void> check_gradients(const std::string& optimizer, const std::vector<at::Tensor>& params,
-                             const std::vector<std::optional<at::Tensor>>& gradients,
+                             const gradient_list& gradients,
                              const std::vector<std::string>& names) {
   if (params.size() != gradients.size())
     return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +

@@ -17,7 +17,7 @@ namespace troupe::optimizers {
 /// parameter's index, its name if there are `names`, and both shapes, dtypes or devices.
 [[nodiscard]] result<void> check_gradients(const std::string& optimizer,
                                            const std::vector<at::Tensor>& params,
-                                           const std::vector<std::optional<at::Tensor>>& gradients,
+                                           const gradient_list& gradients,
                                            const std::vector<std::string>& names = {});
 
 /// Whether `kept` holds no other slots than `slots` and `scalars`, each with one entry per

@@ -72,8 +72,6 @@ template <std::size_t option_count, std::size_t slot_count, class Function>
   return make_optimizer({.name = std::move(name),
                          .rules = listed,
                          .slots = {std::begin(slots), std::end(slots)},
-                         .scalars = {},
-                         .check = {},
                          .bind = bind});
 }
 

@@ -53,8 +53,7 @@ std::vector<T> picked(const std::vector<T>& from, const std::vector<std::size_t>
 }
 
 result<void> step_one(const optimizer& entry, const param_group& group,
-                      std::vector<at::Tensor>& params,
-                      const std::vector<std::optional<at::Tensor>>& gradients, state& kept,
+                      std::vector<at::Tensor>& params, const gradient_list& gradients, state& kept,
                       const options& chosen, std::uint64_t step) {
   auto some_params = picked(params, group.members);
   state some_kept;
@@ -118,9 +117,8 @@ result<std::vector<param_group>> make_groups(const optimizer& entry, const optio
 }
 
 result<void> step_groups(const optimizer& entry, const std::vector<param_group>& groups,
-                         std::vector<at::Tensor>& params,
-                         const std::vector<std::optional<at::Tensor>>& gradients, state& kept,
-                         double learning_rate, std::uint64_t step,
+                         std::vector<at::Tensor>& params, const gradient_list& gradients,
+                         state& kept, double learning_rate, std::uint64_t step,
                          const std::vector<std::string>& names) {
   if (auto good = check_gradients(entry.name, params, gradients, names); !good) return good;
   for (const param_group& group : groups) {

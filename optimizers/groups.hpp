@@ -46,8 +46,8 @@ struct param_group {
 [[nodiscard]] result<void> step_groups(const optimizer& entry,
                                        const std::vector<param_group>& groups,
                                        std::vector<at::Tensor>& params,
-                                       const std::vector<std::optional<at::Tensor>>& gradients,
-                                       state& kept, double learning_rate, std::uint64_t step,
+                                       const gradient_list& gradients, state& kept,
+                                       double learning_rate, std::uint64_t step,
                                        const std::vector<std::string>& names = {});
 
 }  // namespace troupe::optimizers

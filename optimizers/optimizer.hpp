@@ -42,6 +42,9 @@ struct option_rule {
 /// ("step").
 using state = std::map<std::string, std::vector<at::Tensor>>;
 
+/// One entry per parameter, which is missing (or undefined) where a step has none.
+using gradient_list = std::vector<std::optional<at::Tensor>>;
+
 /// Parameters and their state after a step.
 struct version {
   std::vector<at::Tensor> params;
@@ -66,9 +69,8 @@ struct optimizer {
   /// if counts, shapes, dtypes or devices do not match, naming them, before anything has changed;
   /// handler_failed if the arithmetic threw, naming step and parameter (the ones before it are
   /// updated).
-  std::function<result<void>(std::vector<at::Tensor>& params,
-                             const std::vector<std::optional<at::Tensor>>& gradients, state& state,
-                             const options& options, std::uint64_t step)>
+  std::function<result<void>(std::vector<at::Tensor>& params, const gradient_list& gradients,
+                             state& state, const options& options, std::uint64_t step)>
       step;
 
   /// What each option allows; may be empty if only `check` knows.
@@ -78,8 +80,8 @@ struct optimizer {
   /// read meanwhile. A parameter without a gradient is the same tensor in both. Empty: see
   /// `next_version`. Errors: as `step`.
   std::function<result<version>(const std::vector<at::Tensor>& params,
-                                const std::vector<std::optional<at::Tensor>>& gradients,
-                                const state& state, const options& options, std::uint64_t step)>
+                                const gradient_list& gradients, const state& state,
+                                const options& options, std::uint64_t step)>
       next = {};
 
   /// Whether parameters of f32 and f64 on the CPU that lie without gaps get the same bits from
@@ -90,9 +92,8 @@ struct optimizer {
 /// `entry.next`, or, if there is none, `entry.step` on copies.
 [[nodiscard]] result<version> next_version(const optimizer& entry,
                                            const std::vector<at::Tensor>& params,
-                                           const std::vector<std::optional<at::Tensor>>& gradients,
-                                           const state& kept, const options& chosen,
-                                           std::uint64_t step);
+                                           const gradient_list& gradients, const state& kept,
+                                           const options& chosen, std::uint64_t step);
 
 /// Optimizers by name: a value that `main` builds and passes in.
 class registry {

@@ -35,8 +35,8 @@ registry built_in_at(simd level) {
 }
 
 result<version> next_version(const optimizer& entry, const std::vector<at::Tensor>& params,
-                             const std::vector<std::optional<at::Tensor>>& gradients,
-                             const state& kept, const options& chosen, std::uint64_t step) {
+                             const gradient_list& gradients, const state& kept,
+                             const options& chosen, std::uint64_t step) {
   if (entry.next) return entry.next(params, gradients, kept, chosen, step);
   version made;
   for (const auto& param : params)

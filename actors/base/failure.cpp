@@ -1,6 +1,7 @@
 #include "actors/base/failure.hpp"
 
 #include <caf/actor.hpp>
+#include <caf/exit_reason.hpp>
 #include <caf/send.hpp>
 #include <utility>
 
@@ -41,8 +42,14 @@ void end_because(const caf::actor_addr& actor, const std::string& name,
 }
 
 void end_along(caf::abstract_actor& with, caf::actor_addr other) {
-  with.attach_functor(
-      [other = std::move(other)] { caf::anon_send_exit(other, caf::exit_reason::user_shutdown); });
+  with.attach_functor([other = std::move(other)](const caf::error& reason) {
+    if (!reason || reason == caf::exit_reason::user_shutdown)
+      return caf::anon_send_exit(other, caf::exit_reason::user_shutdown);
+    if (const auto alive = caf::actor_cast<caf::actor>(other))
+      caf::anon_send(
+          alive, caf::exit_msg{other, to_caf({errc::peer_lost, "what it belongs to has ended: " +
+                                                                   from_caf(reason).text})});
+  });
 }
 
 }  // namespace troupe::actors

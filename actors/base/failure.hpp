@@ -26,8 +26,8 @@ void end_when_thrown(caf::scheduled_actor& self, std::string name,
 void end_because(const caf::actor_addr& actor, const std::string& name,
                  const std::exception& problem) noexcept;
 
-/// Has another actor of this process end with one, however that ends: in order, in a handler that
-/// threw, or killed.
+/// Has another actor of this process end with one, however that ends: in order, or where it was
+/// killed or a handler threw, with peer_lost for whoever has asked the other something.
 void end_along(caf::abstract_actor& with, caf::actor_addr other);
 
 /// Runs the handler of a request: what it throws is the answer.

@@ -69,8 +69,10 @@ struct gradient {
 };
 
 /// An activation or a gradient comes by a port (see edge_port): the n-th that a port's sender
-/// announces is the n-th that it sends there, since a lane keeps the order of messages. Travels on
-/// the control lane, so that tensors under way, versions above all, do not delay it.
+/// announces is the n-th that it sends there, since a lane keeps the order of messages. Where the
+/// receiver begins first (edge_port::receiver_first), the sender begins when it is answered by
+/// `awaited_tensor`; else it has begun. Travels on the control lane, so that tensors under way,
+/// versions above all, do not delay it.
 struct announced_tensor {
   static constexpr auto declared = travels("announced_tensor", messages::lane::control);
 
@@ -83,6 +85,16 @@ struct announced_tensor {
   static void fields(auto& self, auto& f) {
     f(self.port, self.place, self.key, self.type, self.shape, self.strides);
   }
+};
+
+/// The receiver's device has been given the receive of what was announced by this port at this
+/// place: the sender may begin. Only where the receiver begins first.
+struct awaited_tensor {
+  static constexpr auto declared = travels("awaited_tensor", messages::lane::control);
+
+  std::uint64_t port = 0, place = 0;  // as they were announced
+
+  static void fields(auto& self, auto& f) { f(self.port, self.place); }
 };
 
 /// A port has brought what was announced, or a tensor never will be moved: from a port's thread to
@@ -109,7 +121,7 @@ struct credit {
   static void fields(auto& self, auto& f) { f(self.on, self.key); }
 };
 
-using flow_messages =
-    message_list<activation, target, gradient, announced_tensor, tensor_moved, credit>;
+using flow_messages = message_list<activation, target, gradient, announced_tensor, awaited_tensor,
+                                   tensor_moved, credit>;
 
 }  // namespace troupe::actors

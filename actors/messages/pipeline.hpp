@@ -122,18 +122,22 @@ struct replica_group {
 
 /// A group of two that moves tensors by the collective library of the stages' devices: what one
 /// stage sends another one, in another process, on edges of one kind, whatever the chunks. The
-/// sender has rank 0.
+/// sender has rank 0. One of the two begins each transfer first, the stage that comes first in the
+/// pipeline, and the other one when it hears of it: no transfer waits on the GPU of the second for
+/// anything that the first has still to begin (docs/gpu.md).
 struct edge_port {
   caf::strong_actor_ptr other = {};       // a stage_actor
   engine::edge on = engine::edge::input;  // or gradient
   bool sends = false;                     // the stage that is told; else it receives
+  bool receiver_first = false;            // the receiver begins first; else the sender
   std::uint64_t number = 0;               // the same at both ends, and of no other port
   std::string name = {};                  // for people: "activations from stage-0 to stage-1"
   std::string invitation = {};            // of collective_maker
   engine::socket_reach sockets = engine::socket_reach::loopback;  // that it may use
 
   static void fields(auto& self, auto& f) {
-    f(self.other, self.on, self.sends, self.number, self.name, self.invitation, self.sockets);
+    f(self.other, self.on, self.sends, self.receiver_first, self.number, self.name, self.invitation,
+      self.sockets);
   }
 };
 

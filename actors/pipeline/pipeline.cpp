@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/step_end.hpp"

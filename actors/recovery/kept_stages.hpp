@@ -12,7 +12,8 @@ namespace troupe::actors {
 /// What a process keeps of a run. It may outlive the node that it was given to, and be given to the
 /// next one. `stages` is used by the node's keeper alone, `notes` by its host.
 struct kept_stages {
-  static constexpr std::size_t most_notes = 4;  ///< Versions are at most two steps behind.
+  /// Versions are at most two steps behind. Notes are of steps that have versions.
+  static constexpr std::size_t most_notes = 4;
 
   /// The trainer has two steps in progress: behind its last note there may be as many versions.
   static constexpr std::size_t versions_behind_notes = kept_versions::most + 1;
@@ -25,7 +26,10 @@ struct kept_stages {
     return stages.try_emplace(stage, versions).first->second;
   }
 
+  /// Notes of later steps are forgotten, for the run has gone back: a newer one would be the oldest
+  /// of all.
   void note(const note_step& what) {
+    notes.erase(notes.upper_bound(what.step), notes.end());
     notes.insert_or_assign(what.step, what);
     while (notes.size() > most_notes) notes.erase(notes.begin());
   }

@@ -216,11 +216,18 @@ neighbourhood::effects neighbourhood::send(const std::string& name, frame messag
 
 neighbourhood::effects neighbourhood::leave() {
   effects out;
-  left_ = true;
+  if (std::exchange(left_, true)) return out;
   for (const auto& [peer, name] : names_) {
     out.emplace_back(transmit{peer, frame{.kind = frame_kind::goodbye}});
     out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
   }
+  return out;
+}
+
+neighbourhood::effects neighbourhood::break_off(const error& why) {
+  effects out;
+  if (std::exchange(left_, true)) return out;
+  for (const auto& [peer, name] : names_) out.emplace_back(close{peer, why});
   return out;
 }
 

@@ -88,6 +88,8 @@ class neighbourhood {
 
   /// Says goodbye to everybody; done once `alone`.
   effects leave();
+  /// Leaves instead as one that cannot go on: the others count it as lost, with this reason.
+  effects break_off(const error& why);
   [[nodiscard]] bool alone() const noexcept { return names_.empty(); }
 
   /// Notes where a node listens. A node once lost stays lost.

@@ -234,6 +234,10 @@ void node::lose(const std::string& other, const error& why) {
   link_->post([this, other, why] { step([&](auto& core) { return core.lose(other, why); }); });
 }
 
+void node::break_off(const error& why) {
+  step([&](auto& core) { return core.break_off(why); });
+}
+
 /// Under the lock. Those of before stay, for they may be being read.
 void node::take_address(std::string address) {
   addresses_.push_front(std::move(address));

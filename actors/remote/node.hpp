@@ -109,6 +109,10 @@ class node final : public actor_directory,
   /// text of `why`. From any thread; does not wait.
   void lose(const std::string& other, const error& why);
 
+  /// Leaves as a node that cannot go on: the others count it as lost, with this reason (peer_lost),
+  /// and not as one that has left in order. From any thread; does not wait.
+  void break_off(const error& why);
+
   /// Lets other nodes find `actor` by a name. Like any actor whose handle was sent to another node,
   /// it is kept alive until it ends by itself or this node ends.
   void publish(const std::string& name, caf::strong_actor_ptr actor);

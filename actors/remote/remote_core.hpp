@@ -93,6 +93,7 @@ class remote_core {
   /// See neighbourhood.
   effects lose(const std::string& node, const error& why);
   effects leave() { return follow(nodes_.leave()); }
+  effects break_off(const error& why) { return follow(nodes_.break_off(why)); }
 
   /// To be called once per interval. `heard`: nodes whose frames did not come through
   /// `frame_arrived`; `beats_say` is sent with our heartbeats.

@@ -50,13 +50,12 @@ void answer(stage_pointer self, const step_key& key) {
 bool send_by_port(stage_pointer self, engine::edge on, const stage_actor& to,
                   const microbatch_key& key, const kept_output& output) {
   auto& state = self->state;
-  const auto told = [here = caf::actor_cast<stage_actor>(self), on, key,
-                     connection = state.connection](const error& why) {
+  const auto here = caf::actor_cast<stage_actor>(self);
+  const auto announce = [here, to](const announced_tensor& what) { caf::send_as(here, to, what); };
+  const auto told = [here, on, key, connection = state.connection](const error& why) {
     caf::anon_send(here, tensor_moved{on, key, {}, why, connection});
   };
-  auto sent = state.edges.send(on, to, key, output.tensor, output.made, *state.streams, told);
-  if (sent) self->send(to, *std::move(sent));
-  return sent.has_value();
+  return state.edges.send(on, to, key, output.tensor, output.made, *state.streams, announce, told);
 }
 
 /// An output for another stage: an activation or an input gradient.
@@ -276,7 +275,17 @@ void on_announced_tensor(stage_pointer self, const announced_tensor& what) {
       message.failure = how.error();
     caf::anon_send(to, std::move(message));
   };
-  if (const auto begun = state.edges.receive(what, *state.streams, std::move(ended)); !begun)
+  const auto reply = [here = caf::actor_cast<stage_actor>(self)](const stage_actor& to,
+                                                                 const awaited_tensor& awaited) {
+    caf::send_as(here, to, awaited);
+  };
+  if (const auto begun = state.edges.receive(what, *state.streams, reply, std::move(ended)); !begun)
+    lose_tensor(self, begun.error());
+}
+
+void on_awaited_tensor(stage_pointer self, const awaited_tensor& what) {
+  auto& state = self->state;
+  if (const auto begun = state.edges.send_awaited(what, *state.streams); !begun)
     lose_tensor(self, begun.error());
 }
 
@@ -376,6 +385,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       handler(self, on_target),
       handler(self, on_gradient),
       handler(self, on_announced_tensor),
+      handler(self, on_awaited_tensor),
       handler(self, on_tensor_moved),
       handler(self, on_credit),
       handler(self, on_output_ready),

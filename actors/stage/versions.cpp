@@ -62,16 +62,24 @@ void tell_of_lost_keeper(stage_pointer self, const error& why) {
   for (const auto& each : ended) each.what(tl::unexpected(why));
 }
 
+/// Another trainer might have gone on from it; this one does not need it.
+void go_on_without_spare(stage_pointer self, std::size_t place, const error& why) {
+  if (why.code != errc::peer_lost)  // else the trainer says it, once for all stages
+    log::warning(self->state.name +
+                 ": its versions are not kept for another trainer any more: " + why.text);
+  auto& versions = self->state.versions;
+  versions.stores.left(place);
+  versions.updates.forms.replaced(place);  // nobody needs updates for its sake
+  look_who_waits(self);
+}
+
 void not_stored(stage_pointer self, const stores_core::addressee& by, const error& why) {
   auto& versions = self->state.versions;
   if (!versions.stores.is_current(by)) return;
-  const bool is_lost = self->state.replay.logs && why.code == errc::peer_lost;
-  if (is_lost && is_same_actor(versions.keepers.at(by.place), versions.spare)) {
-    versions.stores.left(by.place);
-    return look_who_waits(self);
-  }
-  // Its process was lost: the stage waits for another keeper in its place.
-  if (is_lost) return tell_of_lost_keeper(self, why);
+  if (is_same_actor(versions.keepers.at(by.place), versions.spare))
+    return go_on_without_spare(self, by.place, why);
+  // Its process was lost: the stage waits for another keeper in its place, if there may be one.
+  if (self->state.replay.logs && why.code == errc::peer_lost) return tell_of_lost_keeper(self, why);
   cannot_store(self, why);
 }
 

@@ -11,11 +11,10 @@ application resnet_application() {
       .version = TROUPE_VERSION,
       .summary =
           "Trains a residual network as a pipeline of stage actors in processes of their own."};
-  for (const auto& name : resnet_names()) {
+  for (const auto& name : resnet_names())
     made.info.known.models[name] = [name](const engine::model_order& order) {
       return resnet_blueprint(name, order.classes);
     };
-  }
   made.check_data = [](const cluster::trainer_config& config,
                        const engine::dataset& data) -> result<void> {
     if (data.sample_shape().size() == 3) return {};

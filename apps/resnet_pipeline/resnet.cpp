@@ -145,10 +145,9 @@ class classifier final : public engine::layer {
 std::vector<convolution_options> body_options(const variant& network, std::int64_t in,
                                               std::int64_t planes, std::int64_t stride) {
   const auto out = planes * network.expansion();
-  if (!network.bottleneck) {
+  if (!network.bottleneck)
     return {{.in_channels = in, .out_channels = out, .kernel = 3, .stride = stride, .padding = 1},
             {.in_channels = out, .out_channels = out, .kernel = 3, .padding = 1}};
-  }
   const auto width = planes * network.group_width / 64 * network.groups;
   return {{.in_channels = in, .out_channels = width},
           {.in_channels = width,
@@ -215,9 +214,8 @@ result<engine::model_blueprint> resnet_blueprint(const std::string& name, std::i
     for (const auto& each : variants) known += (known.empty() ? "" : ", ") + std::string(each.name);
     return fail(errc::bad_config, "unknown model '" + name + "'; known: " + known);
   }
-  if (classes < 1) {
+  if (classes < 1)
     return fail(errc::bad_config, name + " needs at least 1 class, not " + std::to_string(classes));
-  }
   engine::model_blueprint made{.layers = {}, .redraw = draw_convolutions};
   add_stem(made);
   const auto channels = add_blocks(made, *found);

@@ -304,10 +304,9 @@ int run_doctor(bool as_json, apps::launch_request request) {
 }
 
 int run_join(const join_request& join, apps::launch_request request) {
-  if (request.program.empty() && request.files.empty()) {
+  if (request.program.empty() && request.files.empty())
     return refuse("join", {errc::bad_config,
                            "name the run's program with --program, or its files with --config"});
-  }
   for (const auto& text : request.sets)
     if (!cluster::split_set(text))
       return refuse("join", {errc::bad_config, "--set " + text + ": is not TABLE.KEY=VALUE"});

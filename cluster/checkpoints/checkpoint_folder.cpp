@@ -11,7 +11,6 @@
 #include <cstring>
 #include <random>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"

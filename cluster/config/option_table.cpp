@@ -125,6 +125,12 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
       {"pipeline", "micro_batches", "--micro-batches", "", "N",
        "Micro-batches per step; auto: the number with the fastest predicted step",
        or_word("auto", integer(&pipeline_config::micro_batches, 1, most_micro_batches))},
+  };
+}
+
+// The rest of [pipeline].
+std::vector<option> options_of_stages() {
+  return {
       {"pipeline", "credits", "--credits", "", "N",
        "Maximum number of micro-batches in flight between two stages; bounds memory and does not "
        "change results",
@@ -252,8 +258,8 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
       {"train", "max_restarts", "--max-restarts", "", "N",
        "Maximum number of times that the trainer is started again after its process died or its "
        "run failed; it continues from the newest complete checkpoint (needs --checkpoint-dir and "
-       "--resume auto), and with --on-fault recover on one machine over shared memory after its "
-       "last step",
+       "--resume auto), and with --on-fault recover after its last step, from versions that "
+       "another process keeps",
        integer(&train_config::max_restarts, 0, 1 << 20)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
@@ -344,7 +350,8 @@ std::vector<option> link_options() {
 std::vector<option> observe_options() {
   return {
       {"observe", "json", "--json", "", "FILE",
-       "File for one JSON object per step and evaluation; an existing file is kept as FILE.old",
+       "File for one JSON object per step, evaluation and restart; an existing file is kept as "
+       "FILE.old",
        text(&observe_config::json)},
       of_stages({"observe", "predict", "--predict", "--no-predict", "",
                  "Predict the step time, and the memory of stages on GPUs, from a profile of the "
@@ -485,10 +492,12 @@ std::vector<option> node_table() {
 
 std::vector<option> option_table(const program_info& program) {
   std::vector<option> all = program.own;
-  for (auto part : {pipeline_options(program.known.schedules), model_options(program.known.models),
-                    optimizer_options(program.known.optimizers), data_options(program.known.data),
-                    train_options(program.known.losses), step_options(), checkpoint_options(),
-                    link_options(), observe_options(), cluster_options(), node_table()}) {
+  const auto& known = program.known;
+  for (auto part :
+       {pipeline_options(known.schedules), options_of_stages(), model_options(known.models),
+        optimizer_options(known.optimizers), data_options(known.data), train_options(known.losses),
+        step_options(), checkpoint_options(), link_options(), observe_options(), cluster_options(),
+        node_table()}) {
     const bool stages_alone = of_stages_alone(part.front().table);
     for (auto& entry : part)
       if (program.has_stages || is_of_every_program(entry) || (!entry.of_stages && !stages_alone))

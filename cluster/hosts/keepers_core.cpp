@@ -20,11 +20,11 @@ std::vector<std::size_t> second_keepers(const std::vector<std::string>& hosts) {
 }
 
 std::vector<other_keepers> keepers_beside(const std::vector<std::string>& hosts,
-                                          const std::vector<bool>& lends) {
+                                          const std::vector<bool>& lends, bool outlives) {
   if (hosts.size() == 1) return {other_keepers{.stage = {}, .trainer = true}};
   std::vector<other_keepers> all;
   for (const auto second : second_keepers(hosts))
-    all.push_back({.stage = second, .trainer = lends.at(all.size())});
+    all.push_back({.stage = second, .trainer = outlives || lends.at(all.size())});
   return all;
 }
 

@@ -22,8 +22,10 @@ struct other_keepers {
 
 /// Who keeps the versions of each stage, by place: the stage of second_keepers, and the trainer
 /// where a keeper more costs no copy, or where there is no other stage. `lends`: whether a stage's
-/// process lends memory to the trainer's instead of copying it, for each of `hosts`.
+/// process lends memory to the trainer's instead of copying it, for each of `hosts`. `outlives`:
+/// in the trainer's place a process keeps versions that outlives it, and so has to have all.
 [[nodiscard]] std::vector<other_keepers> keepers_beside(const std::vector<std::string>& hosts,
-                                                        const std::vector<bool>& lends);
+                                                        const std::vector<bool>& lends,
+                                                        bool outlives = false);
 
 }  // namespace troupe::cluster

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -69,6 +68,9 @@ class agent_launcher final : public node_launcher {
   result<void> start(const std::string& name, const std::string& trainer) override;
   result<void> start_on(const std::string& host, const std::string& name,
                         const std::string& trainer) override;
+  result<void> invite(int socket, const std::string& trainer) override {
+    return invite_over(link_, socket, trainer);
+  }
   result<void> give_up(const std::string& name) override;
   std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;

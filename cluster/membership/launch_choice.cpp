@@ -27,21 +27,21 @@ std::string at(const node_entry& node) {
 }
 
 /// How an error about the trainer's address begins, by the setting that names it; empty: none does.
-std::string own_listening(const trainer_config& config) {
-  if (!config.link.listen.empty()) return std::string(listen_key) + config.link.listen + ": ";
-  return config.cluster.network.empty() ? "" : "[cluster] network: ";
+std::string own_listening(const link_config& link, const cluster_config& cluster) {
+  if (!link.listen.empty()) return std::string(listen_key) + link.listen + ": ";
+  return cluster.network.empty() ? "" : "[cluster] network: ";
 }
 
 /// Our address on the way to a node; nothing where the node is this machine.
-result<std::optional<std::string>> address_towards(const node_entry& node,
-                                                   const trainer_config& config) {
-  const auto& wanted = config.link.listen.empty() ? config.cluster.network : config.link.listen;
+result<std::optional<std::string>> address_towards(const node_entry& node, const link_config& link,
+                                                   const cluster_config& cluster) {
+  const auto& wanted = link.listen.empty() ? cluster.network : link.listen;
   const auto host = host_of_user(node.host);
   const auto there = address_of_host(host);
   if (!there)
     return fail(errc::address_unavailable,
                 at(node) + there.error().text + "; if only " +
-                    std::string(word_of(config.cluster.launch)) +
+                    std::string(word_of(cluster.launch)) +
                     " knows the name, name our own address with --listen ([link] listen)");
   if (is_loopback_address(*there)) {
     if (means_this_machine(host)) return std::nullopt;
@@ -50,7 +50,7 @@ result<std::optional<std::string>> address_towards(const node_entry& node,
   }
   auto own = listen_address(wanted, *there);
   if (own) return std::optional(std::move(*own));
-  const auto setting = own_listening(config);
+  const auto setting = own_listening(link, cluster);
   return fail(own.error().code,
               (setting.empty() ? at(node) : setting + "the trainer: ") + own.error().text);
 }
@@ -61,14 +61,14 @@ struct trainer_place {
   std::map<std::size_t, error> unreached;
 };
 
-trainer_place trainer_place_of(const trainer_config& config) {
-  const auto& nodes = config.cluster.nodes;
+trainer_place trainer_place_of(const link_config& link, const cluster_config& cluster) {
+  const auto& nodes = cluster.nodes;
   std::map<std::size_t, error> unreached;
   std::optional<std::string> chosen;
   const node_entry* first = nullptr;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const auto own = address_towards(nodes[i], config);
-    if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(nodes[i].host)))
+    const auto own = address_towards(nodes[i], link, cluster);
+    if (!own && !link.listen.empty() && !address_of_host(host_of_user(nodes[i].host)))
       continue;  // only ssh knows the name, and the address is given
     if (!own) {
       unreached[i] = own.error();
@@ -83,7 +83,7 @@ trainer_place trainer_place_of(const trainer_config& config) {
       first = &nodes[i];
     }
   }
-  const std::string without = config.link.listen.empty() ? "127.0.0.1:0" : config.link.listen;
+  const std::string without = link.listen.empty() ? "127.0.0.1:0" : link.listen;
   return {chosen.value_or(without), std::move(unreached)};
 }
 
@@ -128,7 +128,7 @@ void tell_limits(const cluster_config& cluster) {
         "with munge on all hosts, set stream = \"munge\" in [cluster]");
 }
 
-result<agent_settings> agent_settings_of(const trainer_config& config,
+result<agent_settings> agent_settings_of(const launch_tables& config,
                                          const std::vector<std::string>& names) {
   const auto& cluster = config.cluster;
   const auto cores = std::thread::hardware_concurrency();
@@ -141,8 +141,8 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
                      .silence = milliseconds_of(cluster.silence),
                      .patience = milliseconds_of(cluster.join_timeout),
                      .verbose = config.observe.verbose,
-                     .logs = config.cluster.logs,
-                     .push = config.cluster.push};
+                     .logs = cluster.logs,
+                     .push = cluster.push};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
   const auto loads = thread_loads_of(config, cores);
   for (std::size_t i = 0; i < loads.size(); ++i) out.hosts[i].threads = loads[i];
@@ -153,7 +153,7 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
   return out;
 }
 
-result<launch_choice> launch_by_agents(const trainer_config& config,
+result<launch_choice> launch_by_agents(const launch_tables& config,
                                        const std::vector<std::string>& names) {
   tell_limits(config.cluster);
   auto plan = plan_agents(config, names);
@@ -183,6 +183,9 @@ class awaited_nodes final : public node_launcher {
   result<void> start_on(const std::string&, const std::string& name,
                         const std::string& trainer) override {
     return start(name, trainer);
+  }
+  result<void> invite(int socket, const std::string& trainer) override {
+    return invite_over(link_, socket, trainer);
   }
   result<void> give_up(const std::string&) override { return {}; }
   std::vector<node_end> ends() const override { return {}; }
@@ -236,13 +239,12 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-result<agent_plan> plan_agents(const trainer_config& config,
-                               const std::vector<std::string>& names) {
+result<agent_plan> plan_agents(const launch_tables& config, const std::vector<std::string>& names) {
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
   trainer_place place{config.link.listen, {}};
   if (is_over_hosts(config.cluster.launch)) {
-    place = trainer_place_of(config);
+    place = trainer_place_of(config.link, config.cluster);
     if (link->transport != transport::tcp) link->transport = transport::mixed;
     link->beyond_loopback = !is_loopback(place.listen);
   }
@@ -253,7 +255,7 @@ result<agent_plan> plan_agents(const trainer_config& config,
                     std::move(place.unreached)};
 }
 
-result<launch_choice> choose_launcher(const trainer_config& config,
+result<launch_choice> choose_launcher(const launch_tables& config,
                                       const std::vector<std::string>& names) {
   if (!config.cluster.nodes.empty()) return launch_by_agents(config, names);
   auto link = process_link_of(config.link);

@@ -29,16 +29,26 @@ struct agent_plan {
   std::map<std::size_t, error> unreached = {};
 };
 
+/// The tables that say how and where the processes of stages are started: views for a function's
+/// parameter.
+struct launch_tables : placement_tables {
+  const link_config& link;
+  const observe_config& observe;
+
+  launch_tables(const trainer_config& config)
+      : placement_tables(config), link(config.link), observe(config.observe) {}
+};
+
 /// For stages that are called `names`; the config has nodes. Starts nothing. Errors: as of
 /// choose_launcher, but for those of single nodes.
-[[nodiscard]] result<agent_plan> plan_agents(const trainer_config& config,
+[[nodiscard]] result<agent_plan> plan_agents(const launch_tables& config,
                                              const std::vector<std::string>& names);
 
 /// What a config says of the processes of its stages, which are called `names`: by an agent on each
 /// [[node]], by nobody (`launch = "none"`: they are waited for), or as children of this process.
 /// Agents have been started and answer when this returns. Errors: bad_config, address_unavailable
 /// and io_failed, with node and host where it is one's.
-[[nodiscard]] result<launch_choice> choose_launcher(const trainer_config& config,
+[[nodiscard]] result<launch_choice> choose_launcher(const launch_tables& config,
                                                     const std::vector<std::string>& names);
 
 /// Of a setting in seconds.

@@ -13,6 +13,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/remote/told_loss.hpp"
 #include "cluster/launch/find_program.hpp"
+#include "cluster/membership/outliving/invitation.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/host_name.hpp"
@@ -75,11 +76,14 @@ result<void> node_group::open(const std::string& listen) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
   if (auto begun = understudies_.fill(hosts_of_places(), node_->address()); !begun) return begun;
-  if (invited_ >= 0)
+  if (invited_ >= 0) {
+    // A trainer before may have listened at the same address.
+    static_cast<void>(why_declined(invited_, node_->address()));
     if (auto told = launcher_->invite(invited_, node_->address()); !told) {
       log::warning(std::string(no_outliving) + ": " + told.error().text);
       invited_ = -1;
     }
+  }
   auto all = understudies_.names();
   all.insert(all.begin(), names_.begin(), names_.end());
   if (auto here = await(all); !here) return here;
@@ -93,9 +97,13 @@ result<void> node_group::open(const std::string& listen) {
 }
 
 void node_group::meet_outliving() {
+  const auto absence = [this] {
+    const auto why = why_declined(invited_, node_->address());
+    return fail(errc::timed_out, "it has not joined" + (why.empty() ? "" : ": " + why));
+  };
   const auto host = node_->wait_for(outliving, outliving_patience)
                         ? node_->find(outliving, "host", waits.join)
-                        : fail(errc::timed_out, "it has not joined");
+                        : absence();
   if (!host) return log::warning(std::string(no_outliving) + ": " + host.error().text);
   const std::scoped_lock lock(mutex_);
   if (!is_outliving_lost_) outliving_host_ = *host;
@@ -127,8 +135,8 @@ result<void> node_group::admit(const actors::greeting& who) const {
   const auto is_of = [&](const auto& each) {
     return who.name == each || who.name.starts_with(each + ".");
   };
-  const bool is_invited = invited_ >= 0 && who.name == outliving;
-  if (!is_invited && !understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of))
+  if (invited_ >= 0 && who.name == outliving) return {};  // a copy of this very process
+  if (!understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of))
     return fail(errc::bad_config, words_on_unknown_node(who.name, first_names_));
   const auto required = launcher_->required_build();
   if (required.empty() || who.build == required) return {};
@@ -212,7 +220,10 @@ void node_group::on_told(const std::string& name, const std::vector<messages::el
     if (const auto report = actors::to_report(each)) perform(progress_.heard(name, *report));
     if (const auto loss = actors::to_loss(each)) {
       const std::scoped_lock lock(mutex_);
-      suspicions_.heard(name, loss->node, steady_clock::now());
+      // Of a stage and what outlives the trainer it is never the stage that has to go.
+      const bool is_of_stage = name == outliving;
+      suspicions_.heard(is_of_stage ? loss->node : name, is_of_stage ? outliving : loss->node,
+                        steady_clock::now());
     }
   }
   end_suspect();
@@ -222,10 +233,16 @@ void node_group::on_told(const std::string& name, const std::vector<messages::el
 void node_group::end_suspect() {
   std::unique_lock lock(mutex_);
   if (!lost_.empty()) return;
-  const auto found = suspicions_.due(names_, waits.suspicion, steady_clock::now());
+  auto there = names_;
+  if (outliving_host_) there.emplace_back(outliving);
+  const auto found = suspicions_.due(there, waits.suspicion, steady_clock::now());
   if (!found) return;
   const error why{errc::peer_lost,
                   found->by + " has lost sight of " + found->of + ", which others have not"};
+  if (found->of == outliving) {  // it lacks versions from now on
+    lock.unlock();
+    return node_->lose(outliving, why);
+  }
   if (!hung_) hung_ = actors::progress_core::hung{found->of, why};
   lock.unlock();
   log::warning(why.text + ": it is lost");

@@ -47,8 +47,8 @@ class node_launcher {
   [[nodiscard]] virtual std::vector<node_end> ends() const = 0;
 
   /// Has a process join that has not been started here and outlives the trainer: it waits for an
-  /// invitation at the other end of this socket. Errors: bad_config where nodes are not processes
-  /// of this program on this machine; those of send_invitation.
+  /// invitation at the other end of this socket. Errors: bad_config where nodes are threads of this
+  /// process; those of send_invitation.
   [[nodiscard]] virtual result<void> invite(int socket, const std::string& trainer_address);
 
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
@@ -90,6 +90,10 @@ struct process_link {
 
 /// What a child was told of it. Errors: bad_config.
 [[nodiscard]] result<process_link> process_link_of(const node_options& options);
+
+/// What node_launcher::invite does where nodes are processes.
+[[nodiscard]] result<void> invite_over(const process_link& link, int socket,
+                                       const std::string& trainer_address);
 
 /// Processes of this program, started with --join, over UCX. They are handed the secret through a
 /// pipe: it is in no argument, environment or file. Each is marked in its environment as a node

@@ -127,10 +127,7 @@ class process_launcher final : public node_launcher {
   }
 
   result<void> invite(int socket, const std::string& trainer) override {
-    return send_invitation(socket, {.trainer = trainer,
-                                    .transport = static_cast<std::uint8_t>(link_.transport),
-                                    .network = static_cast<std::uint8_t>(link_.network),
-                                    .secret = link_.secret});
+    return invite_over(link_, socket, trainer);
   }
 
   result<void> give_up(const std::string& name) override {
@@ -188,7 +185,14 @@ transport chosen_transport(const link_config& config) noexcept {
 }  // namespace
 
 result<void> node_launcher::invite(int, const std::string&) {
-  return fail(errc::bad_config, "nodes are not processes of this program on this machine");
+  return fail(errc::bad_config, "nodes are threads of this process");
+}
+
+result<void> invite_over(const process_link& link, int socket, const std::string& trainer_address) {
+  return send_invitation(socket, {.trainer = trainer_address,
+                                  .transport = static_cast<std::uint8_t>(link.transport),
+                                  .network = static_cast<std::uint8_t>(link.network),
+                                  .secret = link.secret});
 }
 
 result<process_link> process_link_of(const link_config& config) {

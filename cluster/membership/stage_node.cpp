@@ -35,7 +35,15 @@ namespace {
 class ending {
  public:
   void decide(result<void> how) {
-    std::call_once(once_, [&] { decided_.set_value(std::move(how)); });
+    decide(std::move(how), [] {});
+  }
+  /// Before anybody knows of it `first` is done.
+  template <class Action>
+  void decide(result<void> how, const Action& first) {
+    std::call_once(once_, [&] {
+      first();
+      decided_.set_value(std::move(how));
+    });
   }
   result<void> wait() { return decided_.get_future().get(); }
 
@@ -96,12 +104,14 @@ error trainer_failure(const joined_node_settings& settings, const error& why) {
   return {why.code, words(settings.name, settings.trainer, why.text)};
 }
 
-/// Nobody else would tell a node to end whose host cannot be told any more.
+/// Nobody else would tell a node to end whose host cannot be told any more. The others are to count
+/// it as lost.
 void end_with_host(const caf::strong_actor_ptr& host, const std::shared_ptr<ending>& end,
-                   const std::string& name) {
-  host->get()->attach_functor([end, name](const caf::error& why) {
-    end->decide(
-        fail(errc::handler_failed, name + ": its host has ended: " + actors::from_caf(why).text));
+                   actors::node& own) {
+  host->get()->attach_functor([end, &own](const caf::error& why) {
+    const error ended{errc::handler_failed,
+                      own.name() + ": its host has ended: " + actors::from_caf(why).text};
+    end->decide(tl::unexpected(ended), [&] { own.break_off(ended); });
   });
 }
 
@@ -204,7 +214,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
     end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
   });
   *host = caf::actor_cast<caf::actor>(spawned);
-  end_with_host(spawned, end, settings.name);
+  end_with_host(spawned, end, **node);
   (*node)->publish("host", spawned);
   const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
   if (joined)

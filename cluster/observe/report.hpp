@@ -35,6 +35,14 @@ struct step_report {
   bool operator==(const step_report&) const = default;
 };
 
+/// A trainer has taken the place of one that died or failed (see restarts_core).
+struct restart_report {
+  std::uint32_t restart = 0;     ///< Its number; the first is 1.
+  std::uint64_t after_step = 0;  ///< The run goes on after this one; 0: from its beginning.
+
+  bool operator==(const restart_report&) const = default;
+};
+
 /// The value of one metric in an evaluation; see engine::metric.
 struct metric_report {
   std::string name;

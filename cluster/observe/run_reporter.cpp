@@ -6,15 +6,21 @@
 
 namespace troupe::cluster {
 
-result<std::unique_ptr<run_reporter>> run_reporter::open(const observe_config& config,
+result<std::unique_ptr<run_reporter>> run_reporter::open(const trainer_config& config,
                                                          progress_options options) {
-  if (!config.progress) options.style = progress_style::quiet;
+  const auto& observe = config.observe;
+  if (!observe.progress) options.style = progress_style::quiet;
   std::unique_ptr<run_reporter> made(new run_reporter(std::move(options)));
-  if (config.json.empty()) return made;
-  auto json = json_lines::open(config.json);
+  if (observe.json.empty()) return made;
+  auto json = json_lines::open(observe.json, config.json_is_begun ? lines_before::of_this_run
+                                                                  : lines_before::of_another_run);
+  if (!json && config.restart > 0) {  // a FIFO's reader may have ended with the trainer before
+    made->warn(json.error());
+    return made;
+  }
   if (!json) return tl::unexpected(json.error());
   if (!json->kept().empty())
-    log::info("what was in " + config.json.string() + " is in " + json->kept().string() + " now");
+    log::info("what was in " + observe.json.string() + " is in " + json->kept().string() + " now");
   made->json_.emplace(std::move(*json));
   return made;
 }
@@ -29,10 +35,18 @@ void run_reporter::evaluation(const evaluation_report& report) {
   if (json_) look_at(json_->write(report));
 }
 
+void run_reporter::restart(const restart_report& report) {
+  if (json_) look_at(json_->write(report));
+}
+
 void run_reporter::look_at(const result<void>& written) {
   if (written) return;
   json_.reset();
-  print("warning: " + written.error().text + "; the run goes on without them");
+  warn(written.error());
+}
+
+void run_reporter::warn(const error& why) {
+  print("warning: " + why.text + "; the run goes on without them");
 }
 
 }  // namespace troupe::cluster

@@ -15,18 +15,23 @@ namespace troupe::cluster {
 /// the run: the first one to the JSON file is a warning, and the last one. Used by one thread.
 class run_reporter {
  public:
-  /// Creates the file, if the config names one, and says what was kept of it. Errors: io_failed.
-  [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const observe_config& config,
+  /// Creates the file of observe.json, if there is to be one, and says what was kept of it; or goes
+  /// on behind what a trainer before this one has written. Errors, in the first trainer of a run:
+  /// those of json_lines; in another one that is the one warning.
+  [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const trainer_config& config,
                                                                   progress_options options);
 
   void step(const step_report& report);
   void evaluation(const evaluation_report& report);
+  /// To the file alone: the terminal has been told of it.
+  void restart(const restart_report& report);
   void print(const std::string& line) { progress_.print(line); }
   void finish() { progress_.finish(); }
 
  private:
   explicit run_reporter(progress_options options) : progress_(std::move(options)) {}
   void look_at(const result<void>& written);
+  void warn(const error& why);
 
   progress progress_;
   std::optional<json_lines> json_;  // none, or not any more

@@ -37,19 +37,21 @@ void data_on_node::note_process(std::size_t place) {
 }
 
 result<std::shared_ptr<data_on_node>> data_on_node::open(node_group& group, std::size_t stage,
-                                                         const application& program,
-                                                         const trainer_config& config) {
+                                                         const engine::dataset_options& how,
+                                                         const data_config& data,
+                                                         const train_config& train) {
   std::shared_ptr<data_on_node> made(new data_on_node(group, stage));
-  auto data = actors::distant_data::open(
+  auto opened = actors::distant_data::open(
       group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); },
-      caf::actor_cast<actors::host_actor>(made->process_), dataset_options_of(program, config),
-      config.train.on_fault == fault_policy::recover);
-  if (data) {
-    made->data_ = std::move(*data);
+      caf::actor_cast<actors::host_actor>(made->process_), how,
+      train.on_fault == fault_policy::recover);
+  if (opened) {
+    made->data_ = std::move(*opened);
     return made;
   }
-  if (data.error().code == errc::peer_lost) return tl::unexpected(group.explain(data.error()));
-  return fail(data.error().code, "data on node " + config.data.node + ": " + data.error().text);
+  const auto& why = opened.error();
+  if (why.code == errc::peer_lost) return tl::unexpected(group.explain(why));
+  return fail(why.code, "data on node " + data.node + ": " + why.text);
 }
 
 result<void> data_on_node::open_again(std::uint64_t reached) {

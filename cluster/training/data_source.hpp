@@ -26,11 +26,11 @@ namespace troupe::cluster {
 class data_on_node {
  public:
   /// Has the process of a stage open the data and read the batches from then on. `group` outlives
-  /// it. Errors: those of opening it, with the name of the node; peer_lost.
-  [[nodiscard]] static result<std::shared_ptr<data_on_node>> open(node_group& group,
-                                                                  std::size_t stage,
-                                                                  const application& program,
-                                                                  const trainer_config& config);
+  /// it. `how`: see dataset_options_of. Errors: those of opening it, with the name of the node;
+  /// peer_lost.
+  [[nodiscard]] static result<std::shared_ptr<data_on_node>> open(
+      node_group& group, std::size_t stage, const engine::dataset_options& how,
+      const data_config& data, const train_config& train);
 
   [[nodiscard]] std::shared_ptr<const engine::dataset> data() const { return data_; }
   [[nodiscard]] actors::data_actor reader() const { return data_->reader(); }

@@ -11,7 +11,6 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/profile.hpp"
-#include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -113,15 +112,16 @@ result<void> check_measurable(const layers_to_measure& what, std::int64_t sample
   return {};
 }
 
-result<void> check_batch(const trainer_config& config, const engine::dataset& data,
+result<void> check_batch(const train_config& train, const setting_places& places,
+                         const cluster_config& cluster, const engine::dataset& data,
                          const engine::free_memory& room) {
-  const auto samples = std::min(config.train.batch_size, data.size(engine::split::train));
+  const auto samples = std::min(train.batch_size, data.size(engine::split::train));
   double bytes = static_cast<double>(samples) * bytes_of_value;
   for (const auto side : data.sample_shape()) bytes *= static_cast<double>(side);
   if (bytes <= actors::free_bytes(room)) return {};
   return fail(errc::bad_config,
-              config.places.of("train.batch_size") + ": a step's " + count_of(samples) + " take " +
-                  actors::in_mebi(bytes) + ", but " + free_here(config.cluster, room) +
+              places.of("train.batch_size") + ": a step's " + count_of(samples) + " take " +
+                  actors::in_mebi(bytes) + ", but " + free_here(cluster, room) +
                   "; take a smaller --batch-size (--accumulate makes one update of several "
                   "steps), smaller samples, or another machine");
 }

@@ -62,7 +62,8 @@ class measuring_teller {
 
 /// Whether the samples of one step fit into `room`, which the trainer reads at once. Errors:
 /// bad_config, at the setting that is to be changed.
-[[nodiscard]] result<void> check_batch(const trainer_config& config, const engine::dataset& data,
+[[nodiscard]] result<void> check_batch(const train_config& train, const setting_places& places,
+                                       const cluster_config& cluster, const engine::dataset& data,
                                        const engine::free_memory& room);
 
 /// The same error of a profile within bounds, with the setting that is to be changed and what to

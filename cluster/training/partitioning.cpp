@@ -1,8 +1,5 @@
 #include "cluster/training/partitioning.hpp"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <exception>
 #include <future>
@@ -66,28 +63,15 @@ result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline
   return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
 }
 
-/// How many state tensors of its size an optimizer keeps for a parameter: seen with a small one.
-result<double> state_copies(const optimizer_config& config, const optimizers::registry& known) {
-  const auto entry = known.find(config.name);
-  if (!entry) return tl::unexpected(entry.error());
-  std::vector<at::Tensor> parameters{at::zeros({4, 4})};
-  optimizers::state kept;
-  const auto stepped = entry->step(parameters, {at::ones({4, 4})}, kept, config.options, 1);
-  if (!stepped) return tl::unexpected(stepped.error());
-  double copies = 0;
-  for (const auto& [slot, tensors] : kept)
-    if (tensors.front().defined() && tensors.front().numel() == parameters.front().numel())
-      ++copies;
-  return copies;
-}
-
 }  // namespace
 
 result<engine::planning> planning_of(const trainer_config& config, const registries& known,
                                      const engine::model& layers) {
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
-  const auto copies = state_copies(config.optimizer, known.optimizers);
+  const auto optimizer = known.optimizers.find(config.optimizer.name);
+  if (!optimizer) return tl::unexpected(optimizer.error());
+  const auto copies = actors::tensors_a_parameter(*optimizer, config.optimizer.options);
   if (!copies) return tl::unexpected(copies.error());
   const auto cores = std::max(1U, std::thread::hardware_concurrency());
   const auto threads = threads_per_stage(config.pipeline, cores);
@@ -100,7 +84,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
   if (config.pipeline.stages_in == placement::processes)
     how.bytes_per_s =
         opens_port(config.link.transport) ? tcp_bytes_per_s : shared_memory_bytes_per_s;
-  how.optimizer_copies = *copies / state_shares_of(config.pipeline);
+  how.optimizer_copies = static_cast<double>(*copies) / state_shares_of(config.pipeline);
   how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
   how.on_devices = are_stages_on_gpus(config);
   how.recompute = std::move(*recompute);

@@ -111,7 +111,8 @@ result<void> check_names(const prepared_run& run, const whole_checkpoint& from) 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
   const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(config, run.model.options, run.of_data, run.steps, evaluates);
+  const auto begins =
+      find_beginning({config, run.model.options, run.of_data}, run.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};

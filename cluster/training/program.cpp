@@ -16,9 +16,11 @@
 #include "cluster/doctor/report.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/last_word.hpp"
+#include "cluster/launch/open_files.hpp"
 #include "cluster/launch/program_identity.hpp"
 #include "cluster/launch/start/process_start.hpp"
 #include "cluster/launch/start/zygote.hpp"
+#include "cluster/observe/json_lines.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/measuring_process.hpp"
 #include "cluster/training/restarts/keeper_process.hpp"
@@ -48,6 +50,14 @@ int leave_word(const error& why) {
   return exit_code(why.code);
 }
 
+/// For the process that outlives trainers, which is connected with all others of the run, and may
+/// have memory of as many that were lost. A trainer raises its own limit when it starts them.
+void allow_files_of_keeper(const trainer_config& config) {
+  const auto others = 1 + stage_names_of(config.pipeline).size() + config.cluster.understudies;
+  if (auto room = allow_open_files(own_files + (files_a_process + 1) * others); !room)
+    log::warning("the keeper of versions: " + room.error().text);
+}
+
 /// Acts as a command says; one overload each.
 struct performer {
   const char* name;
@@ -57,6 +67,7 @@ struct performer {
     log::set_verbose(config.observe.verbose);
     if (config.train.max_restarts > 0) {
       end_zygote();  // each trainer keeps its own
+      const auto of_another_run = file_with_lines::at(config.observe.json);
       const auto watched =
           train_with_restarts({.program = name,
                                .most = config.train.max_restarts,
@@ -64,17 +75,24 @@ struct performer {
                                .has_keeper = actions.keep && outlives_trainer(config)});
       if (!watched) return report(name, watched.error());
       if (watched->is == watched_process::role::watcher) return watched->exit_code;
-      if (watched->is == watched_process::role::keeper)
-        return keep_versions(actions.keep, watched->socket.get());
+      if (watched->is == watched_process::role::keeper) {
+        allow_files_of_keeper(config);
+        return keep_versions(actions.keep, watched->socket.get(), config.cluster.network);
+      }
       accept_open_files();  // or there would be no zygote
       keep_zygote_of_program();
-      return train(config, watched->socket.get());
+      auto own = config;
+      own.keeper_socket = watched->socket.get();
+      own.restart = watched->restart;
+      // A trainer that was lost before it had a step to report may have left another run's lines.
+      own.json_is_begun =
+          own.restart > 0 && file_with_lines::at(own.observe.json) != of_another_run;
+      return train(own);
     }
-    return train(config, -1);
+    return train(config);
   }
 
-  [[nodiscard]] int train(trainer_config config, int keeper_socket) const {
-    config.keeper_socket = keeper_socket;
+  [[nodiscard]] int train(const trainer_config& config) const {
     const auto ended = actions.train(config);
     return ended ? report(name, *ended) : report(name, ended.error());
   }

@@ -65,10 +65,6 @@ std::uint64_t microbatch_contexts::bytes(const step_key& step) const {
   return total;
 }
 
-std::uint64_t microbatch_contexts::take_peak_bytes() {
-  return std::exchange(peak_bytes_, held_bytes_);
-}
-
 void gradient_sum::add(const std::vector<at::Tensor>& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i) add(i, gradients[i]);
 }

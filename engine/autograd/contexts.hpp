@@ -48,7 +48,7 @@ class microbatch_contexts {
   [[nodiscard]] std::uint64_t bytes(const step_key& step) const;
 
   /// The most that all contexts held at once, counted after actions. Resets the maximum.
-  [[nodiscard]] std::uint64_t take_peak_bytes();
+  [[nodiscard]] std::uint64_t take_peak_bytes() { return std::exchange(peak_bytes_, held_bytes_); }
 
  private:
   using key = std::pair<step_key, microbatch_id>;

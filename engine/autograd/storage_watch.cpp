@@ -29,14 +29,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& /*operation
 
 }  // namespace
 
-void watched_storages::add(const at::Tensor& tensor) {
-  note(tensor, true);
-}
-
-void watched_storages::leave_out(const at::Tensor& tensor) {
-  note(tensor, false);
-}
-
 void watched_storages::note(const at::Tensor& tensor, bool counts) {
   if (!tensor.defined()) return;
   if (tensor.is_sparse()) {  // an embedding's gradient: two tensors in one

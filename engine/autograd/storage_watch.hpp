@@ -14,10 +14,10 @@ namespace troupe::engine {
 class watched_storages {
  public:
   /// Counts the tensor's storage, once; an undefined tensor has none.
-  void add(const at::Tensor& tensor);
+  void add(const at::Tensor& tensor) { note(tensor, true); }
 
   /// Never counts the tensor's storage, whatever view of it is added: it belongs to somebody else.
-  void leave_out(const at::Tensor& tensor);
+  void leave_out(const at::Tensor& tensor) { note(tensor, false); }
 
   /// What one of the two leaves out is left out.
   void merge(const watched_storages& other);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/collective/reach.hpp"
@@ -60,6 +61,7 @@ enum class sum_order : std::uint8_t {
 class collective_port {
  public:
   using done = std::function<void(const result<void>&)>;
+  using started = std::function<void()>;
 
   virtual ~collective_port() = default;
 
@@ -70,8 +72,13 @@ class collective_port {
   /// calling thread's current stream has been given before. `ended` is told, on a thread of the
   /// port, when `to` of all of them is there, or why it never will be: bad_config (an operation
   /// that cannot be), peer_lost, timed_out, handler_failed, cancelled. It must not block or throw,
-  /// nor end the port. Tensors are held until then.
-  virtual void submit(std::vector<collective_operation> group, done ended) = 0;
+  /// nor end the port. Tensors are held until then. `begun`, if any, is told before, likewise, once
+  /// the device has been given all of them, so that nothing this process does can hold them up any
+  /// more; where that fails it hears nothing.
+  virtual void submit(std::vector<collective_operation> group, done ended, started begun) = 0;
+  void submit(std::vector<collective_operation> group, done ended) {
+    submit(std::move(group), std::move(ended), {});
+  }
 
   /// A rank is lost: this one aborts, and `why` is what all that is under way fails with. Only the
   /// first call counts.

@@ -60,19 +60,6 @@ void device_streams::wait_on(const std::optional<c10::Stream>& stream, const rea
   if (stream) block(*stream, earlier);
 }
 
-at::Tensor device_streams::take(const at::Tensor& tensor, const ready_event& made) const {
-  return take_on(compute_, tensor, made);
-}
-
-at::Tensor device_streams::take_for_copies(const at::Tensor& tensor,
-                                           const ready_event& made) const {
-  return take_on(copy_, tensor, made);
-}
-
-at::Tensor device_streams::take_for_sends(const at::Tensor& tensor, const ready_event& made) const {
-  return take_on(send_, tensor, made);
-}
-
 at::Tensor device_streams::copy_here(const at::Tensor& tensor) const {
   const scope copies(copy_);
   return tensor.is_cpu() ? from_host(tensor, on_) : tensor.to(on_, /*non_blocking=*/true);

@@ -63,11 +63,18 @@ class device_streams {
 
   /// A tensor that another stage, or the host, has made, for this stage's arithmetic that is given
   /// later; copied where it lies elsewhere. `made`: when it is there. Undefined stays so.
-  [[nodiscard]] at::Tensor take(const at::Tensor& tensor, const ready_event& made) const;
+  [[nodiscard]] at::Tensor take(const at::Tensor& tensor, const ready_event& made) const {
+    return take_on(compute_, tensor, made);
+  }
   /// The same for the copies' stream.
-  [[nodiscard]] at::Tensor take_for_copies(const at::Tensor& tensor, const ready_event& made) const;
+  [[nodiscard]] at::Tensor take_for_copies(const at::Tensor& tensor,
+                                           const ready_event& made) const {
+    return take_on(copy_, tensor, made);
+  }
   /// The same for the stream of sends.
-  [[nodiscard]] at::Tensor take_for_sends(const at::Tensor& tensor, const ready_event& made) const;
+  [[nodiscard]] at::Tensor take_for_sends(const at::Tensor& tensor, const ready_event& made) const {
+    return take_on(send_, tensor, made);
+  }
 
   /// Begins a copy of a tensor of the host on this device, behind other copies, for `take`. The
   /// calling thread copies it into pinned memory.

@@ -72,7 +72,7 @@ std::vector<pixel_run> runs_at(const convolution_shape& of, const pixel_block& b
   const auto count = columns.last - columns.first;
   std::vector<pixel_run> runs;
   if (count <= 0) return runs;
-  for (auto image = block.first_image; image < block.last_image; ++image) {
+  for (auto image = block.first_image; image < block.last_image; ++image)
     for (auto row = block.first_row; row < block.last_row; ++row) {
       const auto under = row * of.stride - of.padding + kernel_row;
       if (under < 0 || under >= of.height) continue;
@@ -81,7 +81,6 @@ std::vector<pixel_run> runs_at(const convolution_shape& of, const pixel_block& b
       const auto y = (image * of.out_height() + row) * of.out_width() + columns.first;
       append(runs, {x, y, count}, of.stride);
     }
-  }
   return runs;
 }
 
@@ -101,7 +100,7 @@ std::vector<pixel_run> packed_runs_at(const convolution_shape& of, const pixel_b
                                       const slot_grid& grid, std::int64_t kernel_row,
                                       std::int64_t kernel_column) {
   std::vector<pixel_run> runs;
-  for (std::int64_t image = 0; image < block.images(); ++image) {
+  for (std::int64_t image = 0; image < block.images(); ++image)
     for (auto row = block.first_row; row < block.last_row; ++row) {
       const auto under = row * of.stride - of.padding + kernel_row;
       if (under < 0 || under >= of.height) continue;
@@ -111,7 +110,6 @@ std::vector<pixel_run> packed_runs_at(const convolution_shape& of, const pixel_b
       const auto y = (image * block.rows() + row - block.first_row) * grid.width;
       append(runs, {x, y, grid.width}, 1);
     }
-  }
   return runs;
 }
 

@@ -16,13 +16,12 @@ activity::activity(const std::vector<const model*>& chunks) {
   const auto add = [this](const void* place, const std::string& name) {
     if (places_.emplace(place, names_.size()).second) names_.push_back(name);
   };
-  for (const auto* layers : chunks) {
+  for (const auto* layers : chunks)
     for (const auto& each : *layers) {
       add(each.get(), "layer " + each->name());
       for (const auto& [name, tensor] : each->parameters())
         add(tensor.unsafeGetTensorImpl(), "parameter " + name);
     }
-  }
 }
 
 void activity::publish(bool busy, const work_item& what) {
@@ -56,10 +55,6 @@ void activity::enter(const void* place) {
 
 void activity::end(clock::time_point now) {
   times_.add(item_, std::chrono::duration<double>(now - begun_).count());
-  publish(false, item_);
-}
-
-void activity::withdraw() {
   publish(false, item_);
 }
 

@@ -43,7 +43,7 @@ class activity {
   void enter(const void* place);
   void end(clock::time_point now);
   /// The work came to nothing: it leaves no time behind.
-  void withdraw();
+  void withdraw() { publish(false, item_); }
 
   /// For any thread. Nothing: it was being written again and again; ask later.
   [[nodiscard]] std::optional<snapshot> read() const;

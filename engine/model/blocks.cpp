@@ -71,10 +71,6 @@ at::Tensor convolution::forward(const at::Tensor& input, bool /*training*/) {
                   {options_.stride, options_.padding, options_.dilation, options_.groups}, copies_);
 }
 
-std::vector<named_tensor> convolution::parameters() const {
-  return {{name() + ".weight", weight_}};
-}
-
 double convolution::macs(std::vector<std::int64_t>& sample_shape) const {
   expect_image(*this, sample_shape);
   const auto& o = options_;
@@ -133,18 +129,10 @@ at::Tensor batch_norm::forward_relu(const at::Tensor& input, bool training,
   return normalize_relu(input, begin(input, training), added);
 }
 
-std::vector<named_tensor> batch_norm::parameters() const {
-  return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
-}
-
 std::vector<named_tensor> batch_norm::buffers() const {
   return {{name() + ".running_mean", running_mean_},
           {name() + ".running_var", running_var_},
           {name() + ".num_batches_tracked", batches_}};
-}
-
-double batch_norm::macs(std::vector<std::int64_t>& /*sample_shape*/) const {
-  return 0;
 }
 
 linear::linear(std::string name, std::int64_t in, std::int64_t out, const at::Generator& random)
@@ -154,10 +142,6 @@ linear::linear(std::string name, std::int64_t in, std::int64_t out, const at::Ge
 
 at::Tensor linear::forward(const at::Tensor& input, bool /*training*/) {
   return linear_map(input, weight_, bias_, copies_);
-}
-
-std::vector<named_tensor> linear::parameters() const {
-  return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
 }
 
 double linear::macs(std::vector<std::int64_t>& sample_shape) const {
@@ -175,13 +159,6 @@ at::Tensor relu::forward(const at::Tensor& input, bool /*training*/) {
   return at::relu_(output);
 }
 
-double relu::macs(std::vector<std::int64_t>& /*sample_shape*/) const {
-  return 0;
-}
-
-max_pool::max_pool(std::string name, std::int64_t kernel, std::int64_t stride, std::int64_t padding)
-    : layer(std::move(name)), kernel_(kernel), stride_(stride), padding_(padding) {}
-
 at::Tensor max_pool::forward(const at::Tensor& input, bool /*training*/) {
   return at::max_pool2d(input, kernel_, stride_, padding_);
 }
@@ -192,9 +169,6 @@ double max_pool::macs(std::vector<std::int64_t>& sample_shape) const {
     sample_shape[side] = window_output(sample_shape[side], kernel_, stride_, padding_, 1);
   return 0;
 }
-
-adaptive_average_pool::adaptive_average_pool(std::string name, std::int64_t side)
-    : layer(std::move(name)), side_(side) {}
 
 at::Tensor adaptive_average_pool::forward(const at::Tensor& input, bool /*training*/) {
   return at::adaptive_avg_pool2d(input, {side_, side_});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/model/layer.hpp"
@@ -35,7 +36,9 @@ class convolution final : public layer {
   convolution(std::string name, const convolution_options& options, const at::Generator& random);
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
-  [[nodiscard]] std::vector<named_tensor> parameters() const override;
+  [[nodiscard]] std::vector<named_tensor> parameters() const override {
+    return {{name() + ".weight", weight_}};
+  }
   [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
 
  private:
@@ -58,9 +61,11 @@ class batch_norm final : public layer {
   [[nodiscard]] at::Tensor forward_relu(const at::Tensor& input, bool training,
                                         const at::Tensor& added = {});
 
-  [[nodiscard]] std::vector<named_tensor> parameters() const override;
+  [[nodiscard]] std::vector<named_tensor> parameters() const override {
+    return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
+  }
   [[nodiscard]] std::vector<named_tensor> buffers() const override;
-  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override { return 0; }
 
  private:
   // Counts the batch, unless it was counted before.
@@ -79,7 +84,9 @@ class linear final : public layer {
   linear(std::string name, std::int64_t in, std::int64_t out, const at::Generator& random);
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
-  [[nodiscard]] std::vector<named_tensor> parameters() const override;
+  [[nodiscard]] std::vector<named_tensor> parameters() const override {
+    return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
+  }
   [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
 
  private:
@@ -94,13 +101,14 @@ class relu final : public layer {
   using layer::layer;
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
-  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override { return 0; }
 };
 
 /// torch.nn.MaxPool2d. [N, C, H, W] -> [N, C, H', W']
 class max_pool final : public layer {
  public:
-  max_pool(std::string name, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
+  max_pool(std::string name, std::int64_t kernel, std::int64_t stride, std::int64_t padding)
+      : layer(std::move(name)), kernel_(kernel), stride_(stride), padding_(padding) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
   [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
@@ -114,7 +122,8 @@ class max_pool final : public layer {
 /// torch.nn.AdaptiveAvgPool2d. [N, C, H, W] -> [N, C, side, side]
 class adaptive_average_pool final : public layer {
  public:
-  adaptive_average_pool(std::string name, std::int64_t side);
+  adaptive_average_pool(std::string name, std::int64_t side)
+      : layer(std::move(name)), side_(side) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
   [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;

@@ -32,10 +32,9 @@ std::string shape_text(at::IntArrayRef shape) {
 // The layers' own tensors, parameters before buffers.
 std::vector<named_tensor> own_weights(const model& layers) {
   std::vector<named_tensor> all;
-  for (const auto& each : layers) {
+  for (const auto& each : layers)
     for (auto part : {each->parameters(), each->buffers()})
       std::ranges::move(part, std::back_inserter(all));
-  }
   return all;
 }
 
@@ -66,11 +65,10 @@ result<model> take_layers(model& whole, layer_range which) {
   const bool is_range = first < last && last <= whole.size();
   const auto part = is_range ? std::span(whole).subspan(first, last - first)
                              : std::span<std::unique_ptr<layer>>();
-  if (part.empty() || std::count(part.begin(), part.end(), nullptr) > 0) {
+  if (part.empty() || std::count(part.begin(), part.end(), nullptr) > 0)
     return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
                                       ") are not a slice of the model's " +
                                       std::to_string(whole.size()) + " layers");
-  }
   return model(std::move_iterator(part.begin()), std::move_iterator(part.end()));
 }
 

@@ -105,14 +105,6 @@ at::Tensor layer_norm::forward(const at::Tensor& input, bool /*training*/) {
   return at::layer_norm(input, weight_.sizes(), weight_, bias_, norm_eps);
 }
 
-std::vector<named_tensor> layer_norm::parameters() const {
-  return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
-}
-
-double layer_norm::macs(std::vector<std::int64_t>& /*sample_shape*/) const {
-  return 0;
-}
-
 causal_attention::causal_attention(std::string name, std::int64_t width, std::int64_t heads,
                                    double deviation, double dropout, const at::Generator& random)
     : layer(std::move(name)),
@@ -172,14 +164,6 @@ token_scores::token_scores(std::string name, std::int64_t width, std::int64_t to
     : layer(std::move(name)),
       scores_(this->name(), width, tokens, usual_deviation, false, random),
       tied_to_(std::move(tied_to)) {}
-
-at::Tensor token_scores::forward(const at::Tensor& input, bool /*training*/) {
-  return scores_(input);
-}
-
-std::vector<named_tensor> token_scores::parameters() const {
-  return scores_.parameters();
-}
 
 std::vector<weight_tie> token_scores::ties() const {
   if (tied_to_.empty()) return {};

@@ -58,8 +58,10 @@ class layer_norm final : public layer {
   layer_norm(std::string name, std::int64_t width);
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
-  [[nodiscard]] std::vector<named_tensor> parameters() const override;
-  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
+  [[nodiscard]] std::vector<named_tensor> parameters() const override {
+    return {{name() + ".weight", weight_}, {name() + ".bias", bias_}};
+  }
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override { return 0; }
 
  private:
   at::Tensor weight_;  // [W] f32
@@ -109,8 +111,10 @@ class token_scores final : public layer {
   token_scores(std::string name, std::int64_t width, std::int64_t tokens, std::string tied_to,
                const at::Generator& random);
 
-  at::Tensor forward(const at::Tensor& input, bool training) override;
-  [[nodiscard]] std::vector<named_tensor> parameters() const override;
+  at::Tensor forward(const at::Tensor& input, bool /*training*/) override { return scores_(input); }
+  [[nodiscard]] std::vector<named_tensor> parameters() const override {
+    return scores_.parameters();
+  }
   [[nodiscard]] std::vector<weight_tie> ties() const override;
   [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
 

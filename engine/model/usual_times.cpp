@@ -37,10 +37,6 @@ std::string to_string(const work_item& what) {
   return text;
 }
 
-usual_times::key usual_times::key_of(const work_item& what) {
-  return {what.kind, what.evaluation, what.chunk, what.size};
-}
-
 void usual_times::add(const work_item& what, double seconds) {
   auto& [times, used] = records_[key_of(what)];
   times.push_back(seconds);

@@ -70,7 +70,9 @@ class usual_times {
     std::uint64_t used = 0;
   };
 
-  static key key_of(const work_item& what);
+  static key key_of(const work_item& what) {
+    return {what.kind, what.evaluation, what.chunk, what.size};
+  }
 
   std::map<key, record> records_;
   std::uint64_t added_ = 0;

@@ -206,12 +206,11 @@ moments moments_of(simd level, const T* x, const extent& of) {
     float* const sum = sums.row(within.index, 1);
     float* const squares = sums.row(within.index, 2);
     find_center(x, within, of.channels, center);
-    for (auto at = within.begin; at < within.end; at += of.channels) {
+    for (auto at = within.begin; at < within.end; at += of.channels)
       add_row(sum, squares, of.channels, [=](std::int64_t c) -> terms {
         const float away = static_cast<float>(x[at + c]) - center[c];
         return {away, away * away};
       });
-    }
   });
   return join(sums, of);
 }
@@ -240,11 +239,10 @@ gradient_sums sum_gradients(simd level, tail after, const T* dy, const T* x, con
       float* const plain = sums.row(within.index, 0);
       float* const centered = sums.row(within.index, 1);
       for (auto at = within.begin; at < within.end; at += of.channels) {
-        if constexpr (which == tail::add_relu) {
+        if constexpr (which == tail::add_relu)
           write_row(dz + at, of.channels, [=](std::int64_t c) {
             return let_through(static_cast<float>(dy[at + c]), static_cast<float>(y[at + c]));
           });
-        }
         add_row(plain, centered, of.channels, [=](std::int64_t c) -> terms {
           const float value = static_cast<float>(x[at + c]);
           float gradient = static_cast<float>(gradients[at + c]);
@@ -257,12 +255,11 @@ gradient_sums sum_gradients(simd level, tail after, const T* dy, const T* x, con
 
   const auto channels = static_cast<std::size_t>(of.channels);
   gradient_sums found{channel_values(channels), channel_values(channels)};
-  for (std::int64_t block = 0; block < blocks_of(of); ++block) {
+  for (std::int64_t block = 0; block < blocks_of(of); ++block)
     for (std::size_t c = 0; c < channels; ++c) {
       found.plain[c] += static_cast<double>(sums.row(block, 0)[c]);
       found.centered[c] += static_cast<double>(sums.row(block, 1)[c]);
     }
-  }
   return found;
 }
 

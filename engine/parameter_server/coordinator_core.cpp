@@ -6,11 +6,10 @@
 namespace troupe::engine {
 
 result<worker_id> coordinator_core::join(std::uint32_t rank, coordinator_effects& effects) {
-  for (const auto& [id, each] : members_) {
+  for (const auto& [id, each] : members_)
     if (each.rank == rank)
       return fail(errc::bad_config,
                   "a worker of rank " + std::to_string(rank) + " is here already");
-  }
   if (members_.size() >= max_members)
     return fail(errc::bad_config, "the parameter server has " + std::to_string(max_members) +
                                       " workers, and takes no more");

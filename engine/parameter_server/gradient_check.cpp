@@ -35,12 +35,11 @@ result<void> check_rows(const parameter_entry& entry, const tensor_batch::entry&
     return refuse("has rows that are not one index for each of its " +
                   std::to_string(gradient.values.size(0)) + " rows of values");
   const auto* const index = rows.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < rows.numel(); ++i) {
+  for (std::int64_t i = 0; i < rows.numel(); ++i)
     if (index[i] < 0 || index[i] >= entry.shape.front())
       return refuse("has row " + std::to_string(entry.first_row + index[i]) +
                     ", and the rows here are " + std::to_string(entry.shape.front()) + " from " +
                     std::to_string(entry.first_row) + " on");
-  }
   return {};
 }
 

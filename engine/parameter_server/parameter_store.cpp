@@ -101,10 +101,6 @@ void parameter_store::add_parameter(owned_parameter given) {
   parameters_.push_back(std::move(owned));
 }
 
-const at::Tensor& parameter_store::values_of(const parameter& owned) const {
-  return groups_[owned.group].values[owned.place];
-}
-
 std::vector<std::vector<parameter_store::gradient>> parameter_store::gather(
     std::span<const tensor_batch> pushes) const {
   std::vector<std::vector<gradient>> of(parameters_.size());

@@ -104,7 +104,9 @@ class parameter_store {
                                              at::ScalarType type);
   void add_parameter(owned_parameter given);
   [[nodiscard]] std::vector<std::string> names_of(const group& all) const;
-  [[nodiscard]] const at::Tensor& values_of(const parameter& owned) const;
+  [[nodiscard]] const at::Tensor& values_of(const parameter& owned) const {
+    return groups_[owned.group].values[owned.place];
+  }
   [[nodiscard]] optimizers::options options_now() const;
   [[nodiscard]] static at::Tensor dense_mean(const std::vector<gradient>& of, std::size_t count,
                                              const at::Tensor& like);

@@ -22,7 +22,7 @@ result<cost_model> cost_model::fit(const std::vector<model_profile>& profiles) {
     return fail(errc::bad_config, "the profiles are of different models");
   made.fixed_ = made.a_sample_ = one;
   const auto apart = static_cast<double>(other.samples - one.samples);
-  for (std::size_t i = 0; i < one.layers.size(); ++i) {
+  for (std::size_t i = 0; i < one.layers.size(); ++i)
     for (const auto part : linear_parts) {
       const double here = one.layers[i].*part;
       const double slope = apart != 0 ? std::max(0.0, (other.layers[i].*part - here) / apart)
@@ -30,7 +30,6 @@ result<cost_model> cost_model::fit(const std::vector<model_profile>& profiles) {
       made.a_sample_.layers[i].*part = slope;
       made.fixed_.layers[i].*part = std::max(0.0, here - slope * static_cast<double>(one.samples));
     }
-  }
   return made;
 }
 

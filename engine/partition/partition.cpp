@@ -36,11 +36,10 @@ std::string near_cut(const std::vector<std::string>& layer_names, const std::str
 // Index of the layer called `cut`, else of the first one in the group of that name, else the size.
 std::size_t find_layer(const std::vector<std::string>& layer_names, const std::string& cut) {
   auto found = std::ranges::find(layer_names, cut);
-  if (found == layer_names.end() && !cut.empty()) {
+  if (found == layer_names.end() && !cut.empty())
     found = std::ranges::find_if(layer_names, [prefix = cut + "."](const std::string& name) {
       return name.starts_with(prefix);
     });
-  }
   return static_cast<std::size_t>(found - layer_names.begin());
 }
 
@@ -74,12 +73,11 @@ struct best_cut {
 std::vector<best_cut> add_stage(const std::vector<best_cut>& before,
                                 const std::vector<double>& sums) {
   std::vector<best_cut> after(before.size());
-  for (std::size_t end = 1; end < before.size(); ++end) {
+  for (std::size_t end = 1; end < before.size(); ++end)
     for (std::size_t begin = 0; begin < end; ++begin) {
       const double slowest = std::max(before[begin].slowest, sums[end] - sums[begin]);
       if (std::isfinite(slowest) && slowest <= after[end].slowest) after[end] = {slowest, begin};
     }
-  }
   return after;
 }
 

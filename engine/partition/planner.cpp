@@ -35,13 +35,12 @@ std::optional<std::vector<std::size_t>> minimax(std::size_t stages, std::size_t 
   best[0][0].worst = 0;
   for (std::size_t stage = 0; stage < stages; ++stage) {
     std::vector<least_worst_cut> after(layers + 1);
-    for (std::size_t end = stage + 1; end + (stages - stage - 1) <= layers; ++end) {
+    for (std::size_t end = stage + 1; end + (stages - stage - 1) <= layers; ++end)
       for (std::size_t begin = stage; begin < end; ++begin) {
         if (best[stage][begin].worst == infinite) continue;
         const double worst = std::max(best[stage][begin].worst, cost(stage, begin, end));
         if (worst != infinite && worst <= after[end].worst) after[end] = {worst, begin};
       }
-    }
     best.push_back(std::move(after));
   }
   if (best[stages][layers].worst == infinite) return std::nullopt;

@@ -301,13 +301,12 @@ result<model_profile> profile_model(const model_blueprint& of, const stage_optio
 model_profile mean_of(const std::vector<model_profile>& profiles) {
   model_profile mean = profiles.front();
   const auto count = static_cast<double>(profiles.size());
-  for (std::size_t i = 0; i < mean.layers.size(); ++i) {
+  for (std::size_t i = 0; i < mean.layers.size(); ++i)
     for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s,
                             &layer_cost::kept_bytes, &layer_cost::update_s}) {
       mean.layers[i].*part = 0;
       for (const auto& each : profiles) mean.layers[i].*part += each.layers[i].*part / count;
     }
-  }
   return mean;
 }
 

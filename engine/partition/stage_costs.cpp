@@ -75,10 +75,6 @@ slice_cost stage_costs::seconds(std::uint32_t virtual_stage, layer_range slice) 
           .weight_gradient = after.weight_s - before.weight_s};
 }
 
-double stage_costs::update_s(layer_range slice) const {
-  return sums_[slice.last].update_s - sums_[slice.first].update_s;
-}
-
 double stage_costs::slowness(std::uint32_t virtual_stage, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
   const double work = after.forward_s - before.forward_s + after.input_s - before.input_s +

@@ -22,7 +22,9 @@ class stage_costs {
 
   /// A micro-batch through the slice at this virtual stage, with sending to other stages.
   [[nodiscard]] slice_cost seconds(std::uint32_t virtual_stage, layer_range slice) const;
-  [[nodiscard]] double update_s(layer_range slice) const;
+  [[nodiscard]] double update_s(layer_range slice) const {
+    return sums_[slice.last].update_s - sums_[slice.first].update_s;
+  }
   /// Of a micro-batch that crosses the network into `virtual_stage`, or out of it again backward.
   [[nodiscard]] double transfer_s(std::uint32_t virtual_stage, std::size_t layer) const;
   /// The slice's arithmetic with a micro-batch, sending over one of its edges both ways, or what

@@ -24,11 +24,10 @@ class player {
         messages_(messages),
         slices_(layout_.virtual_stages()),
         stages_(layout_.stages) {
-    for (auto& slice : slices_) {
+    for (auto& slice : slices_)
       for (auto* times : {&slice.forward_end, &slice.gradient_end, &slice.forward_arrival,
                           &slice.gradient_arrival})
         times->assign(steps.microbatches, never);
-    }
   }
 
   void play() {

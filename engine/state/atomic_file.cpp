@@ -124,8 +124,6 @@ void remove_abandoned(const fs::path& folder) {
   }
 }
 
-atomic_file::atomic_file(std::filesystem::path file) : file_(std::move(file)) {}
-
 atomic_file::~atomic_file() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }

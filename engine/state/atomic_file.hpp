@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
@@ -55,7 +56,7 @@ class atomic_file {
   [[nodiscard]] result<void> commit(durability how = durability::synced);
 
  private:
-  explicit atomic_file(std::filesystem::path file);
+  explicit atomic_file(std::filesystem::path file) : file_(std::move(file)) {}
   [[nodiscard]] result<void> open();
   void begin_writeback();
   [[nodiscard]] tl::unexpected<error> failed(const std::string& what) const;

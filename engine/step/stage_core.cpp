@@ -84,21 +84,6 @@ result<stage_core::arrivals> stage_core::take_early(const queued_step& step) {
   return here;
 }
 
-result<stage_effects> stage_core::input_arrived(const step_key& key, microbatch_id microbatch,
-                                                std::uint32_t chunk) {
-  return arrived(edge::input, key, {chunk, microbatch});
-}
-
-result<stage_effects> stage_core::target_arrived(const step_key& key, microbatch_id microbatch,
-                                                 std::uint32_t chunk) {
-  return arrived(edge::target, key, {chunk, microbatch});
-}
-
-result<stage_effects> stage_core::gradient_arrived(const step_key& key, microbatch_id microbatch,
-                                                   std::uint32_t chunk) {
-  return arrived(edge::gradient, key, {chunk, microbatch});
-}
-
 result<stage_effects> stage_core::arrived(edge what, const step_key& key, const place& which) {
   const auto& [chunk, microbatch] = which;
   if (again_.erase({what, key, which}) == 1)

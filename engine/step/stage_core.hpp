@@ -120,17 +120,23 @@ class stage_core {
   /// for all three arrivals: stale for a step that is over or was skipped, or an older epoch;
   /// bad_frame for a duplicate, a micro-batch or chunk out of range, or a step too far ahead.
   [[nodiscard]] result<stage_effects> input_arrived(const step_key& key, microbatch_id microbatch,
-                                                    std::uint32_t chunk = 0);
+                                                    std::uint32_t chunk = 0) {
+    return arrived(edge::input, key, {chunk, microbatch});
+  }
 
   /// Labels, for the last slice of the model; bad_frame elsewhere.
   [[nodiscard]] result<stage_effects> target_arrived(const step_key& key, microbatch_id microbatch,
-                                                     std::uint32_t chunk = 0);
+                                                     std::uint32_t chunk = 0) {
+    return arrived(edge::target, key, {chunk, microbatch});
+  }
 
   /// From the slice after `chunk`, possibly before this stage's own `action_done` of the forward;
   /// bad_frame for the last slice and in an evaluation step.
   [[nodiscard]] result<stage_effects> gradient_arrived(const step_key& key,
                                                        microbatch_id microbatch,
-                                                       std::uint32_t chunk = 0);
+                                                       std::uint32_t chunk = 0) {
+    return arrived(edge::gradient, key, {chunk, microbatch});
+  }
 
   /// The slice after `chunk` has begun to use its activation (edge::input), or the slice before it
   /// its gradient. Errors: stale for an older epoch; bad_frame for what was not sent, or was used

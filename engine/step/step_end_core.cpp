@@ -189,8 +189,4 @@ void step_end_core::start_over(const std::set<std::string>& parameters, const st
   }
 }
 
-void step_end_core::forget_before(const step_key& first) {
-  past_.erase(past_.begin(), past_.lower_bound(first));
-}
-
 }  // namespace troupe::engine

@@ -197,7 +197,9 @@ class step_end_core {
   }
 
   /// No step before this one is done again by another stage.
-  void forget_before(const step_key& first);
+  void forget_before(const step_key& first) {
+    past_.erase(past_.begin(), past_.lower_bound(first));
+  }
 
   /// No update is half made: of the steps that are finished, none waits for others.
   [[nodiscard]] bool is_between_updates() const noexcept { return heard_ == 0; }

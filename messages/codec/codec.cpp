@@ -30,17 +30,14 @@ result<encoded_header> encode(const frame& message, const limits& bounds) {
 }
 
 result<frame> decode(std::span<const std::byte> header, const limits& bounds) {
-  if (header.size() > bounds.header_bytes) {
+  if (header.size() > bounds.header_bytes)
     return fail(errc::bad_frame, fmt::format("a header of {} bytes, limit header_bytes is {}",
                                              header.size(), bounds.header_bytes));
-  }
-  if (header.empty() || header.size() % sizeof(capnp::word) != 0) {
+  if (header.empty() || header.size() % sizeof(capnp::word) != 0)
     return fail(errc::bad_frame,
                 fmt::format("a header of {} bytes is not a whole number of words", header.size()));
-  }
-  if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(capnp::word) != 0) {
+  if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(capnp::word) != 0)
     return fail(errc::bad_frame, "a header is not aligned to 8 bytes");
-  }
   const std::size_t words = header.size() / sizeof(capnp::word);
   const kj::ArrayPtr<const capnp::word> segment(reinterpret_cast<const capnp::word*>(header.data()),
                                                 words);

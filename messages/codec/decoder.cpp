@@ -28,9 +28,7 @@ void check(std::uint64_t count, std::uint64_t limit, const char* what, const cha
 template <class Ours, class Theirs>
 Ours checked_enum(Theirs raw, Ours last, const char* what) {
   const auto number = static_cast<std::uint16_t>(raw);
-  if (number > static_cast<std::uint16_t>(last)) {
-    refuse(fmt::format("unknown {} {}", what, number));
-  }
+  if (number > static_cast<std::uint16_t>(last)) refuse(fmt::format("unknown {} {}", what, number));
   return static_cast<Ours>(number);
 }
 
@@ -119,9 +117,8 @@ wire_tensor read_tensor(wire::Tensor::Reader in, const limits& bounds) {
   out.descriptor.strides = read_sizes(in.getStrides(), bounds);
   const result<std::uint64_t> bytes = checked_bytes(out.descriptor, bounds);
   if (!bytes) refuse(bytes.error().text);
-  if (*bytes != in.getByteCount()) {
+  if (*bytes != in.getByteCount())
     refuse(fmt::format("a tensor of {} bytes that claims {}", *bytes, in.getByteCount()));
-  }
   out.bytes.bytes = *bytes;
   return out;
 }
@@ -143,10 +140,9 @@ std::vector<wire_tensor> read_tensors(capnp::List<wire::Tensor>::Reader in, cons
 }  // namespace
 
 result<frame> read_frame(wire::Frame::Reader in, const limits& bounds) {
-  if (in.getVersion() != protocol_version) {
+  if (in.getVersion() != protocol_version)
     return fail(errc::version_mismatch, fmt::format("the peer speaks protocol {}, we speak {}",
                                                     in.getVersion(), protocol_version));
-  }
   try {
     frame out;
     out.kind = checked_enum(in.getKind(), frame_kind::unlink, "kind");

@@ -28,9 +28,8 @@ class measure {
 
  private:
   void add_body(const frame& message) {
-    if (message.body.size() > bounds_.elements) {
+    if (message.body.size() > bounds_.elements)
       return refuse("elements", message.body.size(), "elements", bounds_.elements);
-    }
     words_ += 1 + message.body.size() * struct_words<wire::Element>;
     for (const element& part : message.body) {
       add_text(part.type.size());
@@ -62,34 +61,29 @@ class measure {
   }
 
   void add_text(std::size_t bytes) {
-    if (bytes > bounds_.text_bytes) {
+    if (bytes > bounds_.text_bytes)
       return refuse("bytes of text", bytes, "text_bytes", bounds_.text_bytes);
-    }
     words_ += bytes / sizeof(capnp::word) + 1;  // with the terminating zero
   }
 
   void add_tensors(const frame& message) {
-    if (message.tensors.size() > bounds_.tensors) {
+    if (message.tensors.size() > bounds_.tensors)
       return refuse("tensors", message.tensors.size(), "tensors", bounds_.tensors);
-    }
     words_ += 1 + message.tensors.size() * struct_words<wire::Tensor>;
     std::uint64_t total = 0;
     for (const wire_tensor& tensor : message.tensors) {
       const result<std::uint64_t> bytes = checked_bytes(tensor.descriptor, bounds_);
       if (!bytes) return refuse(bytes.error().text);
-      if (!tensor.bytes.device.is_host() && !bounds_.device_memory) {
+      if (!tensor.bytes.device.is_host() && !bounds_.device_memory)
         return refuse(
             fmt::format("a tensor lies in the memory of {}, which this link does not move; "
                         "send a copy in the host's memory",
                         to_string(tensor.bytes.device)));
-      }
-      if (*bytes != tensor.bytes.bytes || (*bytes > 0 && tensor.bytes.data == nullptr)) {
+      if (*bytes != tensor.bytes.bytes || (*bytes > 0 && tensor.bytes.data == nullptr))
         return refuse(fmt::format("a tensor of {} bytes was given {} bytes", *bytes,
                                   tensor.bytes.data == nullptr ? 0 : tensor.bytes.bytes));
-      }
-      if (*bytes > bounds_.tensor_bytes - total) {
+      if (*bytes > bounds_.tensor_bytes - total)
         return refuse("more tensor bytes", *bytes, "tensor_bytes", bounds_.tensor_bytes);
-      }
       total += *bytes;
       words_ += 2 * tensor.descriptor.shape.size();
     }

@@ -62,9 +62,8 @@ class buffer_pool::store {
 
   void retire() noexcept {
     const std::lock_guard lock(mutex_);
-    for (auto& [size, buffers] : unused_) {
+    for (auto& [size, buffers] : unused_)
       for (std::byte* buffer : buffers) std::free(buffer);
-    }
     unused_.clear();
     retained_ = cap_ = 0;
   }

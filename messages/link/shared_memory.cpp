@@ -131,9 +131,8 @@ result<std::shared_ptr<shared_memory>> shared_memory::make() {
                 static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   fill_random(where.mark);
   rlimit largest{};  // a file beyond it would end us with SIGXFSZ
-  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < where.bytes) {
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < where.bytes)
     return fail(errc::io_failed, "the limit on file sizes (ulimit -f) is below the memory's size");
-  }
   descriptor file(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(where.bytes)) != 0)
     return cannot("no memory that can be shared");

@@ -58,8 +58,6 @@ algorithm adadelta() {
   return {.name = "adadelta",
           .rules = {adadelta_rules.begin(), adadelta_rules.end()},
           .slots = {"square_avg", "acc_delta"},
-          .scalars = {},
-          .check = {},
           .bind = bind_to<adadelta_method>,
           .same_on_every_cpu = true};
 }

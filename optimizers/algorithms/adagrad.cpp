@@ -71,7 +71,6 @@ algorithm adagrad() {
           .rules = {adagrad_rules.begin(), adagrad_rules.end()},
           .slots = {"sum"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<adagrad_method>,
           .same_on_every_cpu = true};
 }

@@ -66,7 +66,6 @@ algorithm make(const char* name, double decay) {
           .rules = {rules.begin(), rules.end()},
           .slots = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<adam_method<decoupled>>,
           .same_on_every_cpu = true};
 }

@@ -53,7 +53,6 @@ algorithm adamax() {
           .rules = {adamax_rules.begin(), adamax_rules.end()},
           .slots = {"exp_avg", "exp_inf"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<adamax_method>,
           .same_on_every_cpu = true};
 }

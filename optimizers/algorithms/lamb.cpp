@@ -125,7 +125,6 @@ algorithm lamb() {
           .rules = {lamb_rules.begin(), lamb_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<lamb_method>,
           .same_on_every_cpu = true};
 }

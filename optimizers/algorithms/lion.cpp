@@ -56,8 +56,6 @@ algorithm lion() {
   return {.name = "lion",
           .rules = {lion_rules.begin(), lion_rules.end()},
           .slots = {"exp_avg"},
-          .scalars = {},
-          .check = {},
           .bind = bind_to<lion_method>,
           .same_on_every_cpu = true};
 }

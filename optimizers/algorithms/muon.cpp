@@ -128,7 +128,6 @@ algorithm muon() {
           .rules = {muon_rules.begin(), muon_rules.end()},
           .slots = {"momentum_buffer", "exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<muon_method>};
 }
 

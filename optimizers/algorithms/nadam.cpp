@@ -75,7 +75,6 @@ algorithm nadam() {
           .rules = {nadam_rules.begin(), nadam_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}, {"mu_product", 1}},
-          .check = {},
           .bind = bind_to<nadam_method>,
           .same_on_every_cpu = true};
 }

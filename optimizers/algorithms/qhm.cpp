@@ -63,8 +63,6 @@ algorithm qhm() {
   return {.name = "qhm",
           .rules = {qhm_rules.begin(), qhm_rules.end()},
           .slots = {"momentum_buffer"},
-          .scalars = {},
-          .check = {},
           .bind = bind_to<qhm_method>,
           .same_on_every_cpu = true};
 }

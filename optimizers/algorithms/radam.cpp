@@ -67,7 +67,6 @@ algorithm radam() {
           .rules = {radam_rules.begin(), radam_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
-          .check = {},
           .bind = bind_to<radam_method>,
           .same_on_every_cpu = true};
 }

@@ -76,8 +76,6 @@ algorithm rmsprop() {
   return {.name = "rmsprop",
           .rules = {rmsprop_rules.begin(), rmsprop_rules.end()},
           .slots = {"square_avg", "momentum_buffer", "grad_avg"},
-          .scalars = {},
-          .check = {},
           .bind = bind_to<rmsprop_method>,
           .same_on_every_cpu = true};
 }

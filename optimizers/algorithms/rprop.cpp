@@ -79,7 +79,6 @@ algorithm rprop() {
   return {.name = "rprop",
           .rules = {rprop_rules.begin(), rprop_rules.end()},
           .slots = {"prev", "step_size"},
-          .scalars = {},
           .check = check_rprop,
           .bind = bind_to<rprop_method>,
           .same_on_every_cpu = true};

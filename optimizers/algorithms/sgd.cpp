@@ -166,7 +166,6 @@ algorithm sgd() {
   return {.name = "sgd",
           .rules = {sgd_rules.begin(), sgd_rules.end()},
           .slots = {"momentum_buffer"},
-          .scalars = {},
           .check = check_sgd,
           .bind = bind_to<sgd_method>,
           .same_on_every_cpu = true};

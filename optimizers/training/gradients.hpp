@@ -8,8 +8,6 @@
 
 namespace troupe::optimizers {
 
-using gradient_list = std::vector<std::optional<at::Tensor>>;
-
 /// For each gradient the sum of the squares of its elements, 0 where it is missing, in f64 and in
 /// one order: the same bits on every CPU, for gradients in the same layouts. Infinite or NaN where
 /// an element is (and for f64 beyond 1e154). The global norm is the root of all these together.

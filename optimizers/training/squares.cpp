@@ -13,13 +13,12 @@ template <class T>
 [[gnu::always_inline]] inline double sum(const T* numbers, std::int64_t count) {
   std::array<double, lanes> sums{};
   std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
+  for (; i + lanes <= count; i += lanes)
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       const auto each = static_cast<double>(numbers[i + lane]);
       sums[static_cast<std::size_t>(lane)] =
           std::fma(each, each, sums[static_cast<std::size_t>(lane)]);
     }
-  }
   for (std::size_t lane = 0; i < count; ++i, ++lane) {
     const auto each = static_cast<double>(numbers[i]);
     sums[lane] = std::fma(each, each, sums[lane]);

@@ -89,7 +89,7 @@ def computed_again(log: str) -> int:
 
 def lines_of(file: Path) -> int:
     """Steps that a run has told."""
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+    return file.read_bytes().count(b'{"step":') if file.exists() else 0
 
 
 class Run:
@@ -247,9 +247,7 @@ def measure_trainers(folder: Path) -> None:
         gaps.append(run.wait_for(lines_of(run.steps) + 1) - lost)
     run.interrupt(signal.SIGTERM)  # where SIGINT is ignored, a process that watches leaves it so
     say_times("to_next_step", gaps)
-    # Each trainer begins a file of its own and gives the one before another name.
-    told = [line["step"] for file in folder.glob(f"{run.steps.name}*")
-            for line in harness.json_lines(file.read_text()) if "step" in line]
+    told = [line["step"] for line in harness.json_lines(run.steps.read_text()) if "step" in line]
     say_figure("steps_told_twice", len(told) - len(set(told)), "steps")
     say_figure("steps_not_told", max(told) - len(set(told)), "steps")
     say_figure("usual_step", statistics.median(run.seconds()), "s")

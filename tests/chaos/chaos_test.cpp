@@ -19,8 +19,8 @@ namespace {
 using namespace troupe;
 using steady = std::chrono::steady_clock;
 
-constexpr chaos::seconds for_calls{5};  // for all runs of a case, but for those below
-constexpr chaos::seconds for_moments{15};
+constexpr chaos::seconds for_calls{3};  // for all runs of a case, but for those below
+constexpr chaos::seconds for_moments{10};
 constexpr std::size_t fewest = 4;    // runs, on however slow a machine
 constexpr chaos::seconds bound{90};  // of one run
 

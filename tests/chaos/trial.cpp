@@ -170,9 +170,13 @@ void take_in_orphans(outcome& ended) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       continue;
     }
-    const bool by_exit = how.si_code == CLD_EXITED;
-    ended.orphans.push_back({how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status});
+    ended.orphans.push_back(orphan_of(how));
   }
+}
+
+orphan orphan_of(const siginfo_t& how) {
+  const bool by_exit = how.si_code == CLD_EXITED;
+  return {how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status};
 }
 
 outcome run(const subject& what, const run_folder& folder,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -108,6 +109,9 @@ struct intervention {
 
 /// Reads how every orphan of a run ended that is over; kills what still runs after some seconds.
 void take_in_orphans(outcome& ended);
+
+/// What became of a child of this process, by waitid.
+[[nodiscard]] orphan orphan_of(const siginfo_t& how);
 
 /// What is wrong with an end, whatever was done to the run: a process that ended by a signal that
 /// nobody sends (`sent` are those that we sent, to whomever), an exit code that no document has,

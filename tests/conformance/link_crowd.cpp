@@ -6,7 +6,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -28,11 +27,6 @@ namespace {
 listening_self crowd(const std::string& address, unsigned many, std::size_t bytes) {
   return {"[.crowd]", "TROUPE_CROWD=" + address + " " + std::to_string(many) + " " +
                           std::to_string(bytes) + " "};
-}
-
-std::size_t open_files() {
-  const std::filesystem::directory_iterator files("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
 }  // namespace

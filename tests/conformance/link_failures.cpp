@@ -6,6 +6,7 @@
 
 #include "link_fixture.hpp"
 #include "messages/link/meeting_place.hpp"
+#include "tests/refusal.hpp"
 
 namespace troupe::messages::testing {
 
@@ -15,7 +16,7 @@ void send_mixed(pair_of_nodes<Backend>& nodes, completions& sent, int count, int
                 std::size_t large) {
   for (int i = 0; i < count; ++i)
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % every == 0 ? large : 100),
-                            sent.at(static_cast<std::size_t>(i)));
+                            sent.at(i));
 }
 
 /// Of 40 frames, many have not arrived when this returns.
@@ -81,10 +82,8 @@ THREADED_LINK_TEST("a peer believed dead is dropped without waiting for it") {
   pair_of_nodes<TestType> nodes;
   nodes.server.react([&](peer_id, const frame&) { finished.wait(); });  // it hangs
   completions sent(10);
-  for (int i = 0; i < 10; ++i) {
-    nodes.client.wire->send(nodes.to_server, with_bytes(i, 20 << 20),
-                            sent.at(static_cast<std::size_t>(i)));
-  }
+  for (int i = 0; i < 10; ++i)
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, 20 << 20), sent.at(i));
   nodes.client.wire->close(nodes.to_server, {errc::timed_out, "no heartbeat"});
   const auto [peer, why] = nodes.client.downs.next(1s);
   CHECK(peer == nodes.to_server);
@@ -135,8 +134,7 @@ void send_mixed(pair_of_nodes<Backend>& nodes, std::int64_t count, completions& 
   for (std::int64_t i = 0; i < count; ++i) {
     frame message = with_bytes(i, sizes[i % 6]);
     message.lane = i % 2 == 0 ? lane::control : lane::data;
-    nodes.client.wire->send(nodes.to_server, std::move(message),
-                            sent.at(static_cast<std::size_t>(i)));
+    nodes.client.wire->send(nodes.to_server, std::move(message), sent.at(i));
   }
 }
 
@@ -204,10 +202,8 @@ LINK_TEST("connecting to nobody fails by name") {
   }
   node<TestType> lonely(backend);
   const auto start = std::chrono::steady_clock::now();
-  const result<peer_id> peer = lonely.try_connect(nobody);
-  REQUIRE_FALSE(peer);
-  CHECK(peer.error().code == errc::address_unavailable);
-  CHECK(peer.error().text.find(meeting_place::parse(nobody).outside) != std::string::npos);
+  check_refused(lonely.try_connect(nobody), errc::address_unavailable,
+                meeting_place::parse(nobody).outside);
   CHECK(std::chrono::steady_clock::now() - start < 5s);
   CHECK(lonely.downs.stays_empty(20ms));
   CHECK_FALSE(lonely.try_connect("no address at all"));
@@ -222,10 +218,7 @@ LINK_TEST("an address that is taken is refused by name") {
   CHECK_FALSE(address.ends_with(":0"));
   {
     node<TestType> second(backend);
-    const auto refused = second.wire->listen(address);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::address_unavailable);
-    CHECK(refused.error().text.find(address) != std::string::npos);
+    check_refused(second.wire->listen(address), errc::address_unavailable, address);
   }
   first.wire.reset();
   node<TestType> third(backend);
@@ -237,9 +230,7 @@ LINK_TEST("a frame beyond our own limits is not sent") {
   pair_of_nodes<TestType> nodes;
   frame wrong = with_bytes(1, 100);
   wrong.tensors[0].descriptor.shape = {101};
-  const auto refused = nodes.client.send(nodes.to_server, std::move(wrong));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::bad_frame);
+  CHECK(error_of(nodes.client.send(nodes.to_server, std::move(wrong))).code == errc::bad_frame);
   CHECK(nodes.client.send(nodes.to_server, numbered(2)).has_value());
   CHECK(number_of(nodes.server.frames.next()) == 2);
 }
@@ -273,9 +264,7 @@ LINK_TEST("a frame beyond the receiver's limits ends that peer's link only") {
 LINK_TEST("a send to a peer that never was fails") {
   TestType backend;
   node<TestType> alone(backend);
-  const auto refused = alone.send(peer_id{12345}, numbered(1));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::peer_lost);
+  CHECK(error_of(alone.send(peer_id{12345}, numbered(1))).code == errc::peer_lost);
 }
 
 }  // namespace troupe::messages::testing

@@ -4,11 +4,14 @@
 #include <catch2/catch_message.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <chrono>
+#include <concepts>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -86,6 +89,12 @@ inline bool takes_long() {
   return wish != nullptr && std::string(wish) == "1";
 }
 
+/// How many files this process has open.
+inline std::size_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+}
+
 /// A network that depends on the seed: `Seed`, or TROUPE_SEED where the environment has it.
 template <std::uint64_t Seed>
 struct simulated_backend {
@@ -125,18 +134,16 @@ struct simulated_backend {
 
 inline std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides(shape.size(), 1);
-  for (std::size_t i = shape.size(); i-- > 1;) {
+  for (std::size_t i = shape.size(); i-- > 1;)
     strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
-  }
   return strides;
 }
 
 /// A tensor of bytes that differ along it and with `seed`.
 inline wire_tensor byte_tensor(std::size_t bytes, unsigned seed) {
   auto owner = std::make_shared<std::vector<std::byte>>(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) {
+  for (std::size_t i = 0; i < bytes; ++i)
     (*owner)[i] = static_cast<std::byte>(i * 31 + (i >> 12) + seed);
-  }
   wire_tensor out;
   out.descriptor = {dtype::u8, {static_cast<std::int64_t>(bytes)}, {1}, {}};
   out.bytes = {owner->data(), bytes, owner};
@@ -181,9 +188,8 @@ class mailbox {
     if (stepped) step_until([this] { return !items_.empty(); });
     std::unique_lock lock(mutex_);
     if (stepped) limit = 0ms;
-    if (!changed_.wait_for(lock, limit, [this] { return !items_.empty(); })) {
+    if (!changed_.wait_for(lock, limit, [this] { return !items_.empty(); }))
       throw std::runtime_error("an event did not come in time");
-    }
     T out = std::move(items_.front());
     items_.pop_front();
     return out;
@@ -210,8 +216,8 @@ class completions {
  public:
   explicit completions(std::size_t count) : calls_(count), codes_(count) {}
 
-  messages::link::completion at(std::size_t index) {
-    return [this, index](const result<void>& how) {
+  messages::link::completion at(std::integral auto number) {
+    return [this, index = static_cast<std::size_t>(number)](const result<void>& how) {
       const std::lock_guard lock(mutex_);
       ++calls_[index];
       if (!how) codes_[index] = how.error().code;

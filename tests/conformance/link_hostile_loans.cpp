@@ -140,9 +140,7 @@ TEST_CASE("a lender that breaks the protocol loses its link and nobody else does
   wire::memory_message offer = peer.offer();
   const std::uint64_t all = peer.memory->location().bytes;
   link_stats expected{.bad_frames = 1};
-  SECTION("a loan before any offer") {
-    peer.lend(0);
-  }
+  SECTION("a loan before any offer") peer.lend(0);
   SECTION("a loan of memory with another mark") {
     offer.mark[0] ^= 1;
     peer.say(offer);
@@ -236,9 +234,7 @@ TEST_CASE("news of memory that came before is dropped and counted", "[link]") {
     second = other.offer();
     from = other.memory->location().descriptor;
   }
-  SECTION("one that could not be had") {
-    second.mark[0] ^= 1;
-  }
+  SECTION("one that could not be had") second.mark[0] ^= 1;
   peer.say(peer.offer());
   peer.them.say_memory(second, from);
   CHECK(peer.them.work_until([&] { return peer.replayed() == 1; }));
@@ -259,9 +255,8 @@ TEST_CASE("descriptors that nobody asked for are closed with their connection", 
   {
     plain_socket them(nodes.address);
     const wire::handshake_message hello;
-    for (std::size_t i = 0; i + 1 < sizeof(hello); ++i) {
+    for (std::size_t i = 0; i + 1 < sizeof(hello); ++i)
       them.say(bytes_of(hello).subspan(i, 1), writing.get());
-    }
   }
   writing.reset();
   pollfd over{reading.get(), POLLIN, 0};

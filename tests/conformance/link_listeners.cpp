@@ -10,6 +10,7 @@
 #include "link_target.hpp"
 #include "messages/link/door/listener.hpp"
 #include "stranger.hpp"
+#include "tests/refusal.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -41,15 +42,14 @@ struct false_listener {
 
   /// How the attempt to connect ended.
   error end() {
-    const auto how = them->await(outcome);
-    REQUIRE_FALSE(how);
-    CHECK(how.error().text.find('\n') == std::string::npos);
-    CAPTURE(how.error().text);
+    const error how = error_of(them->await(outcome));
+    CHECK(how.text.find('\n') == std::string::npos);
+    CAPTURE(how.text);
     CHECK(here.wire->stats().peers == 0);
-    return how.error();
+    return how;
   }
 
-  /// The attempt ended with a refusal by the link.
+  /// The attempt ended with that refusal, by the link or by the listener.
   void is_refused(refusal why, const std::string& words, errc code = errc::not_admitted) {
     const error ended = end();
     CHECK(ended.code == code);
@@ -58,9 +58,8 @@ struct false_listener {
   }
 
   static door::listener open() {
-    if (transport_of<Backend> == link_transport::shm) {
+    if (transport_of<Backend> == link_transport::shm)
       return std::move(door::listener::open_private().value());
-    }
     const door::address any = door::resolve(":0", true).value();
     return std::move(door::listener::open(any, "any").value());
   }
@@ -149,24 +148,19 @@ TEMPLATE_TEST_CASE("a link hears why it is refused", "[link]", tcp_backend, shm_
   them.hear_one();
   SECTION("its version") {
     them.say(handshake::refuse(refusal::version));
-    const error ended = place.end();
-    CHECK(ended.code == errc::version_mismatch);
-    CHECK(ended.text.find("refused this process, which speaks another version") !=
-          std::string::npos);
+    place.is_refused(refusal::by_peer, "refused this process, which speaks another version",
+                     errc::version_mismatch);
   }
   SECTION("its secret") {
     them.say(handshake::refuse(refusal::wrong_secret));
-    const error ended = place.end();
-    CHECK(ended.code == errc::not_admitted);
-    CHECK(ended.text.find("secret") != std::string::npos);
+    place.is_refused(refusal::by_peer, "secret");
   }
   SECTION("for no known reason") {
     wire::handshake_message no = handshake::refuse(refusal::version);
     no.reason = 200;
     them.say(no);
-    CHECK(place.end().code == errc::not_admitted);
+    place.is_refused(refusal::by_peer, "");
   }
-  CHECK(place.here.wire->stats().refused(refusal::by_peer) == 1);
 }
 
 TEMPLATE_TEST_CASE("a link does not wait for a listener that says nothing", "[link]", tcp_backend,

@@ -2,7 +2,6 @@
 // The other process is this program again, told by TROUPE_LOANS_CHILD what to be.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -12,6 +11,7 @@
 
 #include "another_self.hpp"
 #include "lent.hpp"
+#include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -220,8 +220,7 @@ TEST_CASE("frames keep their order, lent, copied and small, from the first one o
     frame message = numbered(i);
     if (i % 3 == 0) message = with_bytes(i, bytes);
     if (i % 3 == 1) message = lendable(*nodes.client.wire, i, bytes);
-    nodes.client.wire->send(nodes.to_server, std::move(message),
-                            sent.at(static_cast<std::size_t>(i)));
+    nodes.client.wire->send(nodes.to_server, std::move(message), sent.at(i));
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const frame got = nodes.server.frames.next();
@@ -256,9 +255,8 @@ TEST_CASE("both sides lend at once, and other threads let go", "[link]") {
   constexpr std::int64_t count = 200;
   pair_of_nodes<shm_backend> nodes;
   const auto talk = [](auto& here, peer_id to, bool& right) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count; ++i)
       here.wire->send(to, lendable(*here.wire, i, 32 << 10), {});
-    }
     for (std::int64_t i = 0; i < count; ++i) {
       const frame got = here.frames.next();
       right = right && number_of(got) == i &&
@@ -309,13 +307,9 @@ TEST_CASE("what is borrowed may be let go of when both links are gone", "[link]"
 TEST_CASE("a link without memory gets copies and sends them", "[link]") {
   shm_backend backend;
   node<shm_backend> rich(backend);
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  rlimit small = before;
-  small.rlim_cur = rich.wire->memory()->location().bytes - 1;
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  node<shm_backend> poor(backend);
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto most = rich.wire->memory()->location().bytes - 1;
+  node<shm_backend> poor =
+      tests::under_limit(RLIMIT_FSIZE, most, [&] { return node<shm_backend>(backend); });
   REQUIRE(poor.wire->memory() == nullptr);
   const std::string address = rich.wire->listen("").value();
   const peer_id to_rich = poor.try_connect(address).value();

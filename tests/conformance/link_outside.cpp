@@ -36,18 +36,16 @@ std::byte marked(std::size_t at) {
 /// The TCP and UDP sockets of a process, listening or not.
 std::size_t count_of_internet(pid_t process) {
   std::size_t out = 0;
-  for (const char* table : {"tcp", "tcp6", "udp", "udp6"}) {
+  for (const char* table : {"tcp", "tcp6", "udp", "udp6"})
     out += lines_of(process, table, 9).size();
-  }
   return out;
 }
 
 /// The names of a process's sockets of this machine; the abstract ones begin with '@'.
 std::set<std::string> names_of(pid_t process) {
   std::set<std::string> out;
-  for (const auto& words : lines_of(process, "unix", 6)) {
+  for (const auto& words : lines_of(process, "unix", 6))
     if (words.size() > 7) out.insert(words[7]);
-  }
   return out;
 }
 
@@ -103,14 +101,13 @@ void throw_at_name(const std::string& name, std::uint64_t at) {
   if (name.front() == '@') where.sun_path[0] = '\0';
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() +
                                              (name.front() == '@' ? 0 : 1));
-  for (const int type : {SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET}) {
+  for (const int type : {SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET})
     for (const auto& saying : sayings(at, 7)) {
       const descriptor outsider(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
       REQUIRE(outsider);
       if (connect(outsider.get(), reinterpret_cast<const sockaddr*>(&where), length) != 0) break;
       send(outsider.get(), saying.data(), saying.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-  }
 }
 
 /// A process with a link that answers requests, and a page of its memory that stays as it is.
@@ -125,12 +122,10 @@ struct victim : listening_self {
     std::vector<std::byte> bytes(page_bytes);
     const iovec here{bytes.data(), bytes.size()};
     const iovec there{reinterpret_cast<void*>(page), bytes.size()};
-    if (process_vm_readv(pid(), &here, 1, &there, 1, 0) != static_cast<ssize_t>(page_bytes)) {
+    if (process_vm_readv(pid(), &here, 1, &there, 1, 0) != static_cast<ssize_t>(page_bytes))
       return false;
-    }
-    for (std::size_t i = 0; i < page_bytes; ++i) {
+    for (std::size_t i = 0; i < page_bytes; ++i)
       if (bytes[i] != marked(i)) return false;
-    }
     return true;
   }
 

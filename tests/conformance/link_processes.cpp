@@ -2,7 +2,6 @@
 // The other process is this program again, told by TROUPE_LINK_CHILD what to be.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,7 +14,9 @@
 
 #include "another_self.hpp"
 #include "link_fixture.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_memory.hpp"
+#include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -56,9 +57,8 @@ int segments_of(const std::set<pid_t>& makers) {
 
 std::set<std::string> shared_files() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
     names.insert(entry.path().filename());
-  }
   return names;
 }
 
@@ -66,37 +66,9 @@ std::set<std::string> shared_files() {
 std::size_t segments_of_ucx() {
   std::ifstream maps("/proc/self/maps");
   std::size_t out = 0;
-  for (std::string line; std::getline(maps, line);) {
+  for (std::string line; std::getline(maps, line);)
     out += line.find("ucx_shm") != std::string::npos ? 1 : 0;
-  }
   return out;
-}
-
-/// While it lives no file can grow beyond a page.
-class small_files {
- public:
-  small_files() {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit least = before_;
-    least.rlim_cur = 4096;
-    setrlimit(RLIMIT_FSIZE, &least);
-  }
-  small_files(const small_files&) = delete;
-  small_files& operator=(const small_files&) = delete;
-  ~small_files() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  // The system would end the process with a signal.
-  const sighandler_t handler_ = ::signal(SIGXFSZ, SIG_IGN);
-};
-
-std::size_t open_files() {
-  const std::filesystem::directory_iterator files("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
 std::string transport_of(const tcp_backend&) {
@@ -150,7 +122,7 @@ TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fa
       message.tensors[0].descriptor.shape = {64 << 20};
       message.tensors[0].bytes = {watched->data(), watched->size(), watched};
     }
-    here.wire->send(peer, std::move(message), sent.at(static_cast<std::size_t>(i)));
+    here.wire->send(peer, std::move(message), sent.at(i));
   }
   watched.reset();
   REQUIRE(here.downs.stays_empty(100ms));  // the child holds still with all that in flight
@@ -261,7 +233,7 @@ TEST_CASE("peers go on over their socket when there is no shared memory for UCX"
   CHECK(number_of(nodes.server.frames.next()) == 1);
   const std::size_t before = segments_of_ucx();
   {
-    const small_files limited;
+    const tests::small_files limited(4096);
     for (int i = 0; i < 100; ++i) {
       nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 10 == 0 ? 3 << 20 : 10), {});
       nodes.server.wire->send(nodes.to_client, with_bytes(i, i % 10 == 5 ? 3 << 20 : 10), {});
@@ -343,10 +315,8 @@ TEMPLATE_TEST_CASE("a peer that is stopped costs little processor time", "[link]
   REQUIRE(here.send(peer, numbered(1)).has_value());
   child.signal(SIGSTOP);
   completions sent(2000);
-  for (int i = 0; i < 2000; ++i) {
-    here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 1 << 20 : 8000),
-                    sent.at(static_cast<std::size_t>(i)));
-  }
+  for (int i = 0; i < 2000; ++i)
+    here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 1 << 20 : 8000), sent.at(i));
   here.downs.stays_empty(100ms);
   const double before = cpu_seconds();
   REQUIRE(here.downs.stays_empty(500ms));
@@ -368,10 +338,8 @@ TEMPLATE_TEST_CASE("a link whose peer is stopped can be destroyed", "[link]", tc
     const peer_id peer = here.try_connect(child.address()).value();
     REQUIRE(here.send(peer, numbered(1)).has_value());
     child.signal(SIGSTOP);
-    for (int i = 0; i < 500; ++i) {
-      here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 20 << 20 : 8000),
-                      sent.at(static_cast<std::size_t>(i)));
-    }
+    for (int i = 0; i < 500; ++i)
+      here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 20 << 20 : 8000), sent.at(i));
     here.downs.stays_empty(50ms);
   }
   CHECK(sent.all_once(0ms));
@@ -380,15 +348,13 @@ TEMPLATE_TEST_CASE("a link whose peer is stopped can be destroyed", "[link]", tc
 }
 
 TEST_CASE("a transport that UCX lacks is refused in one line", "[link]") {
-  const auto made = make_link({.transport = link_transport::shm, .settings = {{"TLS", "tcp"}}}, {});
-  REQUIRE_FALSE(made);
-  CHECK(made.error().code == errc::transport_missing);
-  CHECK(made.error().text.find('\n') == std::string::npos);
-  const auto none = make_link({.transport = link_transport::trusted,
-                               .settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}},
-                              {});
-  REQUIRE_FALSE(none);
-  CHECK(none.error().code == errc::transport_missing);
+  CHECK(error_of(make_link({.transport = link_transport::shm, .settings = {{"TLS", "tcp"}}}, {}),
+                 errc::transport_missing)
+            .text.find('\n') == std::string::npos);
+  CHECK(error_of(make_link({.transport = link_transport::trusted,
+                            .settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}},
+                           {}))
+            .code == errc::transport_missing);
 }
 
 }  // namespace troupe::messages::testing

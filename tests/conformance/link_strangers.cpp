@@ -12,6 +12,7 @@
 #include "link_target.hpp"
 #include "said.hpp"
 #include "stranger.hpp"
+#include "tests/refusal.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -71,9 +72,7 @@ TEMPLATE_TEST_CASE("a stranger is refused by name before anything else is looked
     at.hello.magic = 1;
     them.say(at.hello);
   }
-  SECTION("another kind") {
-    them.say(as(at.hello, kind{9}));
-  }
+  SECTION("another kind") them.say(as(at.hello, kind{9}));
   SECTION("another version") {
     at.hello.protocol = 999;
     them.say(at.hello);
@@ -88,9 +87,7 @@ TEMPLATE_TEST_CASE("a stranger is refused by name before anything else is looked
     const head message(1);
     them.say_bytes(bytes_of(message.prefix));
   }
-  SECTION("a record first") {
-    them.say_bytes(at.record);
-  }
+  SECTION("a record first") them.say_bytes(at.record);
   at.is_refused();
 }
 
@@ -167,12 +164,8 @@ TEMPLATE_TEST_CASE("whoever only tries the way is let go at once, unanswered", "
   stranger them(transport_of<TestType>, nodes.address);
   const std::vector<std::uint32_t> knock((64 << 10) / sizeof(wire::knock_magic), wire::knock_magic);
   const auto bytes = std::as_bytes(std::span(knock));
-  SECTION("with many bytes") {
-    them.say_bytes(bytes);
-  }
-  SECTION("with few") {
-    them.say_bytes(bytes.first(7));
-  }
+  SECTION("with many bytes") them.say_bytes(bytes);
+  SECTION("with few") them.say_bytes(bytes.first(7));
   SECTION("behind a hello") {
     them.say(them.hello());
     CHECK(them.hear_one().kind == static_cast<std::uint8_t>(kind::challenge));
@@ -192,9 +185,7 @@ TEMPLATE_TEST_CASE("a stranger that stops on its way is cut off in time", "[link
   stranger them(transport_of<TestType>, nodes.address, backend.options.secret);
   const wire::handshake_message hello = them.hello();
   SECTION("before its first byte") {}
-  SECTION("after its first byte") {
-    them.say_bytes(bytes_of(hello).first(1));
-  }
+  SECTION("after its first byte") them.say_bytes(bytes_of(hello).first(1));
   SECTION("one byte before the end of its hello") {
     them.say_bytes(bytes_of(hello).first(sizeof(hello) - 1));
   }
@@ -202,9 +193,7 @@ TEMPLATE_TEST_CASE("a stranger that stops on its way is cut off in time", "[link
     them.say(hello);
     them.hear_one();
   }
-  SECTION("when it has proved itself and not said where it is") {
-    them.prove();
-  }
+  SECTION("when it has proved itself and not said where it is") them.prove();
   CHECK(them.work_until([&] { return nodes.refused(refusal::too_slow) == 1; }));
   CHECK(them.work_until([&] { return them.is_over(); }));
   CHECK(nodes.server.ups.stays_empty(0ms));
@@ -240,19 +229,12 @@ TEMPLATE_TEST_CASE("links with different secrets refuse each other by name", "[l
                    shm_backend) {
   auto backend = with_secret<TestType>();
   TestType others;
-  SECTION("another secret") {
-    others.options.secret = cluster_secret::random();
-  }
+  SECTION("another secret") others.options.secret = cluster_secret::random();
   SECTION("none, and the one that listens has one") {}
-  SECTION("one, and the one that listens has none") {
-    std::swap(backend, others);
-  }
+  SECTION("one, and the one that listens has none") std::swap(backend, others);
   target<TestType> nodes(backend);
   node<TestType> outsider(others);
-  const result<peer_id> peer = outsider.try_connect(nodes.address);
-  REQUIRE_FALSE(peer);
-  CHECK(peer.error().code == errc::not_admitted);
-  CHECK(peer.error().text.find("secret") != std::string::npos);
+  check_refused(outsider.try_connect(nodes.address), errc::not_admitted, "secret");
   CHECK(outsider.wire->stats().refused(refusal::by_peer) == 1);
   CHECK(nodes.refused(refusal::wrong_secret) == 1);
   nodes.check_others();
@@ -262,9 +244,7 @@ TEST_CASE("a peer over shared memory whose address is none is let go", "[link]")
   target<shm_backend> nodes;
   stranger them(link_transport::shm, nodes.address);
   them.prove();
-  SECTION("an empty one") {
-    them.say_address({});
-  }
+  SECTION("an empty one") them.say_address({});
   SECTION("less than a sample") {
     them.say_address(std::vector<std::byte>(ucx_side::sample_bytes - 1));
   }
@@ -283,12 +263,8 @@ TEST_CASE("a peer over shared memory whose second address is none is let go", "[
   const std::vector<std::byte> sample(ucx_side::sample_bytes);
   them.say_address(sample);  // enough for a peer that says little
   const peer_id peer = them.await(nodes.server.ups);
-  SECTION("an empty one") {
-    them.say_address({});
-  }
-  SECTION("the sample again") {
-    them.say_address(sample);
-  }
+  SECTION("an empty one") them.say_address({});
+  SECTION("the sample again") them.say_address(sample);
   const auto [gone, why] = them.await(nodes.server.downs);
   CHECK(gone == peer);
   CHECK(why.code == errc::peer_lost);
@@ -296,20 +272,12 @@ TEST_CASE("a peer over shared memory whose second address is none is let go", "[
 }
 
 TEST_CASE("links keep to loopback addresses unless they have a secret", "[link]") {
-  const auto refused = make_link({.beyond_loopback = true}, {});
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::bad_config);
+  CHECK(error_of(make_link({.beyond_loopback = true}, {})).code == errc::bad_config);
   tcp_backend backend;
   node<tcp_backend> here(backend);
-  for (const char* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"}) {
-    const auto listening = here.wire->listen(address);
-    REQUIRE_FALSE(listening);
-    CHECK(listening.error().code == errc::address_unavailable);
-    CHECK(listening.error().text.find("loopback") != std::string::npos);
-  }
-  const auto peer = here.try_connect("192.0.2.1:7");
-  REQUIRE_FALSE(peer);
-  CHECK(peer.error().text.find("loopback") != std::string::npos);
+  for (const char* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"})
+    check_refused(here.wire->listen(address), errc::address_unavailable, "loopback");
+  CHECK(error_of(here.try_connect("192.0.2.1:7")).text.find("loopback") != std::string::npos);
 }
 
 }  // namespace troupe::messages::testing

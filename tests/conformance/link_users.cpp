@@ -24,6 +24,8 @@
 #include "lent.hpp"
 #include "link_target.hpp"
 #include "messages/link/door/address.hpp"
+#include "tests/refusal.hpp"
+#include "tests/scratch_folder.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -32,20 +34,11 @@ namespace fs = std::filesystem;
 
 constexpr uid_t nobody = 65534;
 
-/// A folder of this test's, removed with it.
-class folder {
- public:
-  explicit folder(mode_t rights = 0700) {
-    std::string name = "/tmp/troupe-test-XXXXXX";
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-    REQUIRE(chmod(path.c_str(), rights) == 0);
+/// A folder of this test's, with those rights.
+struct folder : tests::scratch_folder {
+  explicit folder(mode_t rights = 0700) : scratch_folder("/tmp") {
+    REQUIRE(chmod(path().c_str(), rights) == 0);
   }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-  ~folder() { fs::remove_all(path); }
-
-  fs::path path;
 };
 
 /// Has links make their sockets in that folder.
@@ -132,7 +125,7 @@ TEST_CASE("another user who reaches a link's socket is refused by name", "[link]
   const folder open_to_all(0755);
   shm_backend backend;
   node<shm_backend> server(backend);
-  const std::string path = open_to_all.path / "socket";
+  const std::string path = open_to_all.path() / "socket";
   const std::string address = server.wire->listen("unix:" + path).value();
   REQUIRE(chmod(path.c_str(), 0777) == 0);
   const door::address where = door::resolve(address, false).value();
@@ -147,7 +140,7 @@ TEST_CASE("another user who reaches a link's socket is refused by name", "[link]
 TEST_CASE("a link does not talk to another user who listens where it connects", "[link]") {
   need_root();
   const folder open_to_all(0777);
-  const std::string path = open_to_all.path / "socket";
+  const std::string path = open_to_all.path() / "socket";
   const door::address where = door::unix_address(path).value();
   std::array<int, 2> ends{};
   REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
@@ -167,11 +160,7 @@ TEST_CASE("a link does not talk to another user who listens where it connects", 
   REQUIRE(ready == 'y');
   shm_backend backend;
   node<shm_backend> client(backend);
-  const auto peer = client.try_connect("unix:" + path);
-  REQUIRE_FALSE(peer);
-  CHECK(peer.error().code == errc::address_unavailable);
-  CAPTURE(peer.error().text);
-  CHECK(peer.error().text.find("another user") != std::string::npos);
+  check_refused(client.try_connect("unix:" + path), errc::address_unavailable, "another user");
   CHECK(them.end() == 0);
 }
 
@@ -188,16 +177,17 @@ TEST_CASE("be a listener until you are killed", "[.listener]") {
 
 TEST_CASE("sockets of killed processes are removed, and those of the living are not", "[link]") {
   const folder at;
-  const runtime_folder here(at.path);
+  const runtime_folder here(at.path());
   const auto names = [&] {
-    const fs::directory_iterator entries(sockets_in(at.path));
+    const fs::directory_iterator entries(sockets_in(at.path()));
     return std::distance(begin(entries), end(entries));
   };
   listening_self dead("[.listener]", "TROUPE_LISTENER_FD=");
   listening_self alive("[.listener]", "TROUPE_LISTENER_FD=");
   const std::string dead_path = dead.address().substr(5);
-  CHECK(fs::path(dead_path).parent_path() == sockets_in(at.path));
-  CHECK((fs::status(sockets_in(at.path)).permissions() & fs::perms::mask) == fs::perms::owner_all);
+  CHECK(fs::path(dead_path).parent_path() == sockets_in(at.path()));
+  CHECK((fs::status(sockets_in(at.path())).permissions() & fs::perms::mask) ==
+        fs::perms::owner_all);
   dead.end();
   CHECK(fs::exists(dead_path));
   CHECK(names() == 2);
@@ -215,8 +205,8 @@ TEST_CASE("sockets of killed processes are removed, and those of the living are 
 TEST_CASE("no socket is made in a folder that others may enter or may have made", "[link]") {
   const folder at;
   const folder elsewhere;
-  const runtime_folder here(at.path);
-  const fs::path place = sockets_in(at.path);
+  const runtime_folder here(at.path());
+  const fs::path place = sockets_in(at.path());
   SECTION("others enter it") {
     REQUIRE(mkdir(place.c_str(), 0700) == 0);
     REQUIRE(chmod(place.c_str(), 0755) == 0);
@@ -225,12 +215,8 @@ TEST_CASE("no socket is made in a folder that others may enter or may have made"
     REQUIRE(mkdir(place.c_str(), 0700) == 0);
     REQUIRE(chmod(place.c_str(), 0710) == 0);
   }
-  SECTION("it is a link to another folder") {
-    fs::create_directory_symlink(elsewhere.path, place);
-  }
-  SECTION("it is a link that leads nowhere") {
-    fs::create_symlink("/nowhere/at/all", place);
-  }
+  SECTION("it is a link to another folder") fs::create_directory_symlink(elsewhere.path(), place);
+  SECTION("it is a link that leads nowhere") fs::create_symlink("/nowhere/at/all", place);
   SECTION("it is a file") {
     const descriptor file(open(place.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     REQUIRE(file);
@@ -242,42 +228,36 @@ TEST_CASE("no socket is made in a folder that others may enter or may have made"
   }
   shm_backend backend;
   node<shm_backend> link(backend);
-  const auto listening = link.wire->listen("");
-  REQUIRE_FALSE(listening);
-  CHECK(listening.error().code == errc::address_unavailable);
-  CAPTURE(listening.error().text);
-  CHECK(listening.error().text.find(place.string()) != std::string::npos);
-  CHECK(listening.error().text.find("remove it") != std::string::npos);
-  CHECK(fs::is_empty(elsewhere.path));
+  const error listening = error_of(link.wire->listen(""), errc::address_unavailable);
+  CAPTURE(listening.text);
+  CHECK(listening.text.find(place.string()) != std::string::npos);
+  CHECK(listening.text.find("remove it") != std::string::npos);
+  CHECK(fs::is_empty(elsewhere.path()));
 }
 
 TEST_CASE("a runtime folder that others enter is not used", "[link]") {
   const folder at(0755);
-  const runtime_folder here(at.path);
+  const runtime_folder here(at.path());
   shm_backend backend;
   node<shm_backend> link(backend);
   const auto listening = link.wire->listen("");
   REQUIRE(listening);
-  CHECK(listening->find(at.path.string()) == std::string::npos);
-  CHECK(fs::is_empty(at.path));
+  CHECK(listening->find(at.path().string()) == std::string::npos);
+  CHECK(fs::is_empty(at.path()));
 }
 
 TEST_CASE("a name that is taken is not taken over", "[link]") {
   const folder at;
-  const std::string path = at.path / "socket";
+  const std::string path = at.path() / "socket";
   SECTION("by a file") {
     const descriptor file(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     REQUIRE(file);
   }
-  SECTION("by a link that leads nowhere") {
-    fs::create_symlink(at.path / "target", path);
-  }
+  SECTION("by a link that leads nowhere") fs::create_symlink(at.path() / "target", path);
   shm_backend backend;
   node<shm_backend> link(backend);
-  const auto listening = link.wire->listen("unix:" + path);
-  REQUIRE_FALSE(listening);
-  CHECK(listening.error().code == errc::address_unavailable);
-  CHECK_FALSE(fs::exists(at.path / "target"));
+  CHECK(error_of(link.wire->listen("unix:" + path)).code == errc::address_unavailable);
+  CHECK_FALSE(fs::exists(at.path() / "target"));
   link.wire.reset();
   CHECK(fs::exists(fs::symlink_status(path)));  // and not removed
 }
@@ -285,15 +265,12 @@ TEST_CASE("a name that is taken is not taken over", "[link]") {
 TEST_CASE("a link within one machine opens no port, and one between machines no file", "[link]") {
   shm_backend within;
   node<shm_backend> one(within);
-  const auto port = one.wire->listen("127.0.0.1:0");
-  REQUIRE_FALSE(port);
-  CHECK(port.error().text.find("opens none") != std::string::npos);
+  CHECK(error_of(one.wire->listen("127.0.0.1:0")).text.find("opens none") != std::string::npos);
   REQUIRE_FALSE(one.try_connect("127.0.0.1:7"));
   tcp_backend between;
   node<tcp_backend> other(between);
-  const auto file = other.wire->listen("unix:/tmp/troupe-test-no-socket");
-  REQUIRE_FALSE(file);
-  CHECK(file.error().text.find("choose the shm transport") != std::string::npos);
+  CHECK(error_of(other.wire->listen("unix:/tmp/troupe-test-no-socket"))
+            .text.find("choose the shm transport") != std::string::npos);
   REQUIRE_FALSE(other.try_connect("unix:/tmp/troupe-test-no-socket"));
 }
 

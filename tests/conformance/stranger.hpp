@@ -90,10 +90,9 @@ class stranger {
   /// Becomes a peer.
   std::vector<wire::handshake_message> join() {
     auto said = prove();
-    if (transport_ == link_transport::shm) {
+    if (transport_ == link_transport::shm)
       ucx_ = std::make_unique<ucx_side>(
           [this](unsigned id, bytes_view header, bytes_view data) { note(id, header, data); });
-    }
     say_address(ucx_ ? ucx_->address() : std::vector<std::byte>());
     REQUIRE(work_until([this] { return their_address_.has_value(); }));
     if (!ucx_) return said;
@@ -228,17 +227,16 @@ class stranger {
 
   bool take_record() {
     if (input_.size() < record::overhead_bytes || refuses_in_plain()) return false;
-    const auto head = record::read_head(std::span(input_).first<record::head_bytes>());
-    REQUIRE(head);
-    const std::size_t bytes = head->bytes + record::overhead_bytes;
+    const auto head = record::read_head(std::span(input_).first<record::head_bytes>()).value();
+    const std::size_t bytes = head.bytes + record::overhead_bytes;
     if (input_.size() < bytes) return false;
     records_.emplace_back(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(bytes));
-    std::vector<std::byte> content(head->bytes);
+    std::vector<std::byte> content(head.bytes);
     REQUIRE(opener_->open(records_.back(), content.data()));
     input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(bytes));
-    if (head->what == record::kind::body) return true;
+    if (head.what == record::kind::body) return true;
     message_.insert(message_.end(), content.begin(), content.end());
-    if (head->what == record::kind::last) take_message(std::exchange(message_, {}));
+    if (head.what == record::kind::last) take_message(std::exchange(message_, {}));
     return true;
   }
 

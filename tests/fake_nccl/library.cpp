@@ -96,7 +96,14 @@ struct rank_state {
   std::atomic<bool> stuck = false;
   std::atomic<bool> aborted = false;
   std::atomic<bool> in_call = false;
-  std::atomic<int> polls_to_go = 0;  // what is called for takes a while to be on its stream
+  std::atomic<int> polls_to_go = 0;         // what is called for takes a while to be on its stream
+  std::vector<std::pair<bool, int>> unmet;  // sends or receives and peers, of its calling thread
+
+  /// As NCCL connects two ranks: at their first transfer, once both have called it.
+  bool is_connected() {
+    std::erase_if(unmet, [this](const auto& one) { return in.is_met(one.first, one.second); });
+    return unmet.empty();
+  }
 };
 
 }  // namespace troupe::tests::fake_nccl
@@ -230,6 +237,12 @@ status launch() {
   const auto rank = parts.front().rank;
   rank->polls_to_go = 2;
   if (rank->state == status::success) rank->state = status::in_progress;
+  for (const queued& each : parts) {
+    const bool sends = each.what.what == function::send;
+    if (!sends && each.what.what != function::receive) continue;
+    rank->in.note_call(sends, each.what.peer);
+    rank->unmet.emplace_back(sends, each.what.peer);
+  }
   parts.front().on->post(group_work(rank, parts));
   return status::in_progress;
 }
@@ -284,7 +297,7 @@ void advance(rank_state& rank) {
                      " and rank " + std::to_string(twin) + " both on CUDA device " +
                      std::to_string(rank.device));
     rank.state = twin < 0 ? status::success : status::invalid_usage;
-  } else if (--rank.polls_to_go <= 0) {
+  } else if (--rank.polls_to_go <= 0 && rank.is_connected()) {
     rank.state = status::success;
   }
 }

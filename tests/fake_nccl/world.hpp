@@ -41,6 +41,7 @@ struct shared_world {
   std::array<std::atomic<int>, most_ranks> devices;  // from 1; 0: not here yet
   std::array<std::atomic<pid_t>, most_ranks> processes;
   box boxes[2][most_ranks][most_ranks];  // of collectives, of send and receive; [from][to]
+  std::atomic<int> called[2][most_ranks][most_ranks];  // 1: a receive, a send was; [from][to]
 };
 
 /// Maps the world of a name; the first rank makes it, the last to come takes the name away.
@@ -58,6 +59,14 @@ class world {
   [[nodiscard]] int dead();
   [[nodiscard]] box& from_to(bool to_one, int from, int to) {
     return memory_->boxes[to_one ? 1 : 0][from][to];
+  }
+  /// This rank has called a send to the peer, or a receive from it.
+  void note_call(bool sends, int peer) {
+    memory_->called[sends ? 1 : 0][sends ? rank : peer][sends ? peer : rank] = 1;
+  }
+  /// Whether the peer has ever called the other half of such a send or receive.
+  [[nodiscard]] bool is_met(bool sends, int peer) const {
+    return memory_->called[sends ? 0 : 1][sends ? rank : peer][sends ? peer : rank] != 0;
   }
   void finalize() { ++memory_->finalized; }
   [[nodiscard]] bool all_finalized() const { return memory_->finalized >= ranks; }

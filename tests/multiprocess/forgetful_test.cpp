@@ -6,7 +6,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
-#include <string>
 
 #include "tests/multiprocess/program.hpp"
 
@@ -26,7 +25,6 @@ TEST_CASE("A program that does not handle --join starts its nodes once, and is t
   REQUIRE(setenv("TROUPE_CENSUS", census.c_str(), 1) == 0);
   const auto outcome = run_other(TROUPE_FORGETFUL, {});
   unsetenv("TROUPE_CENSUS");
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("this process was started as a node, with --join") &&
                               ContainsSubstring("run_node"));

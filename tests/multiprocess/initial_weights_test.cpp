@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
@@ -41,7 +40,6 @@ weights read(const std::filesystem::path& file) {
 weights weights_of(const scratch_folder& folder, words more) {
   more.insert(more.end(), {"--save", folder / "made"});
   const auto outcome = train_a_step(more);
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   return read(folder / "made");
 }
@@ -104,7 +102,6 @@ TEST_CASE("A state of weights that were replaced since is passed over with a war
   REQUIRE(train_a_step({"--save", file, "--save-state"}).code == 0);
   REQUIRE(train_a_step({"--save", file, "--seed", "2"}).code == 0);
   const auto next = train_a_step({"--init", file});
-  INFO(next.err);
   CHECK(next.code == 0);
   CHECK_THAT(next.err, ContainsSubstring(file +
                                          ".state.safetensors is the optimizer's state of "

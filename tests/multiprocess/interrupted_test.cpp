@@ -11,14 +11,14 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <cerrno>
-#include <cstring>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -76,11 +76,6 @@ bool holds_weights(const fs::path& file) {
   return saved && saved->size() == tensors_of_resnet18;
 }
 
-std::string content(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
@@ -106,7 +101,6 @@ TEST_CASE("Who interrupts a run after its last step is told that all of it is th
                     tests::wait_for_file(file);
                     kill(program, SIGINT);
                   }));
-  INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("interrupted after the last step, 1; the weights are complete in " +
@@ -130,7 +124,6 @@ TEST_CASE("SIGTERM in the middle of an evaluation has the weights on disk within
           WARN(link << ": the weights were on disk after " << took.count() << " s");
           CHECK(took.count() < 1);
         }));
-    INFO(outcome.err);
     CHECK(outcome.code == 143);
     CHECK(holds_weights(file));
     CHECK(outcome.err.find("evaluation after") == std::string::npos);
@@ -148,7 +141,6 @@ TEST_CASE("A run saves before its last evaluation, which a signal abandons") {
                                      tests::wait_for_file(file);
                                      CHECK(kill(program, SIGINT) == 0);
                                    }));
-  INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK(holds_weights(file));
   CHECK(outcome.err.find("evaluation after") == std::string::npos);
@@ -160,9 +152,8 @@ TEST_CASE("Ctrl-C before the first step leaves the file as it was, and says so")
   const auto file = folder / "weights.safetensors";
   std::ofstream(file) << "of a better run";
   const auto outcome = run_program(long_run({"--save", file}), at_line("has joined", send(SIGINT)));
-  INFO(outcome.err);
   CHECK(outcome.code == 130);
-  CHECK(content(file) == "of a better run");
+  CHECK(bytes_of(file) == "of a better run");
   CHECK_THAT(outcome.err, ContainsSubstring("interrupted before a step was applied: nothing was "
                                             "saved, and " +
                                             file.string() + " was left as it was"));
@@ -179,11 +170,10 @@ TEST_CASE("A second Ctrl-C while the weights are saved loses nothing") {
   bool seen = false;
   const auto outcome = run_program(arguments, at_first_step([&](pid_t program) {
                                      kill(program, SIGINT);
-                                     while (!seen && content(file) == "of another run")
+                                     while (!seen && bytes_of(file) == "of another run")
                                        seen = names_in(file.parent_path()).size() > 1;
                                      kill(program, SIGINT);
                                    }));
-  INFO(outcome.err);
   CHECK(seen);
   CHECK(outcome.code == 130);
   CHECK_THAT(outcome.err, ContainsSubstring("the weights are being saved; interrupt again"));
@@ -204,7 +194,6 @@ TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and
                       all.push_back(program);
                       for (const auto each : all) kill(each, number);
                     }));
-    INFO(outcome.err);
     CHECK(outcome.code == 128 + number);
     CHECK(holds_weights(file));
     CHECK(outcome.out.empty());  // UCX would begin to write all it does
@@ -216,19 +205,21 @@ TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and
 
 TEST_CASE("A hangup leaves a run under nohup alone") {
   const scratch_folder folder;
-  const auto file = folder / "weights.safetensors";
-  int steps_after = -1;
-  const auto outcome = run_in_shell(shell_line("trap '' HUP;", long_run({"--save", file})),
-                                    [&](pid_t program, std::string_view line) {
-                                      if (!line.starts_with("step ")) return;
-                                      if (++steps_after == 0) {
-                                        auto all = children_of(program);
-                                        all.push_back(program);
-                                        for (const auto each : all) kill(each, SIGHUP);
-                                      }
-                                      if (steps_after == 2) kill(program, SIGINT);
-                                    });
-  INFO(outcome.err);
+  const auto file = folder / "weights.safetensors", json = folder / "steps";
+  const auto told = [&json] { return count(bytes_of(json), "\n"); };
+  const auto outcome =
+      run_in_shell(shell_line("trap '' HUP;", long_run({"--save", file, "--json", json})),
+                   at_first_step([&](pid_t program) {
+                     auto all = children_of(program);
+                     all.push_back(program);
+                     for (const auto each : all) kill(each, SIGHUP);
+                     const auto enough = told() + 10;  // more than are under way
+                     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+                     while (told() < enough && std::chrono::steady_clock::now() < end)
+                       std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                     CHECK(told() >= enough);
+                     kill(program, SIGINT);
+                   }));
   CHECK(outcome.code == 130);
   CHECK(holds_weights(file));
   CHECK(outcome.out.empty());
@@ -236,22 +227,20 @@ TEST_CASE("A hangup leaves a run under nohup alone") {
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("What UCX has to say comes into our log") {
+TEST_CASE("What UCX has to say comes into our log", "[untimed]") {
   const auto outcome = run_in_shell(shell_line("export UCX_LOG_LEVEL=info;", short_run({})));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(outcome.out.empty());
   CHECK(count(outcome.err, "info: UCX: ") > 0);
 }
 
-TEST_CASE("Only a file of its own is saved to") {
+TEST_CASE("Only a file of its own is saved to", "[untimed]") {
   const scratch_folder folder;
   for (const auto& [arguments, text] : std::vector<std::pair<words, std::string>>{
            {{"--save", "/dev/null"}, "--save: /dev/null cannot be written: is a device"},
            {{"--save", folder / "x", "--json", folder / "./x"}, "each needs one of its own"},
            {{"--save", folder / std::string(256, 'n')}, "File name too long"}}) {
     const auto outcome = run_program(short_run(arguments));
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK(count(outcome.err, "\n") == 1);
     CHECK_THAT(outcome.err, ContainsSubstring(text));
@@ -260,7 +249,7 @@ TEST_CASE("Only a file of its own is saved to") {
   CHECK(names_in(folder / "").empty());
 }
 
-TEST_CASE("A saved file keeps its link, its mode and, of --json, what it held") {
+TEST_CASE("A saved file keeps its link, its mode and, of --json, what it held", "[untimed]") {
   const scratch_folder folder;
   fs::create_directory(folder / "far");
   const auto target = folder / "far" / "weights";
@@ -270,23 +259,21 @@ TEST_CASE("A saved file keeps its link, its mode and, of --json, what it held") 
   std::ofstream(folder / "steps") << "of another run\n";
   const auto outcome =
       run_program(short_run({"--save", folder / "link", "--json", folder / "steps"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(fs::is_symlink(folder / "link"));
   CHECK(holds_weights(target));
   CHECK(fs::status(target).permissions() == fs::perms(0604));
-  CHECK(content(folder / "steps.old") == "of another run\n");
-  CHECK(count(content(folder / "steps"), "\"step\":") == 3);
+  CHECK(bytes_of(folder / "steps.old") == "of another run\n");
+  CHECK(count(bytes_of(folder / "steps"), "\"step\":") == 3);
   CHECK_THAT(outcome.err, ContainsSubstring("steps.old"));
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("A log that takes no more is a warning, and the weights are saved") {
+TEST_CASE("A log that takes no more is a warning, and the weights are saved", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   SECTION("a full device") {
     const auto outcome = run_program(short_run({"--json", "/dev/full", "--save", file}));
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(count(outcome.err, "warning: /dev/full: ") == 1);
     CHECK_THAT(outcome.err, ContainsSubstring("No space left on device; the run goes on"));
@@ -301,7 +288,6 @@ TEST_CASE("A log that takes no more is a warning, and the weights are saved") {
           if (l.starts_with("step 1/")) ::close(std::exchange(reader, -1));
           if (l.find("Broken pipe") != std::string_view::npos) kill(p, SIGTERM);
         });
-    INFO(outcome.err);
     CHECK(outcome.code == 143);
     CHECK(count(outcome.err, "warning: " + pipe.string() + ": ") == 1);
     check_children_ended_well(outcome, 2);
@@ -309,7 +295,8 @@ TEST_CASE("A log that takes no more is a warning, and the weights are saved") {
   CHECK(holds_weights(file));
 }
 
-TEST_CASE("A folder that is gone at the save: the weights go beside the settings, which is said") {
+TEST_CASE("A folder that is gone at the save: the weights go beside the settings, which is said",
+          "[untimed]") {
   const scratch_folder folder;
   fs::create_directory(folder / "settings");
   fs::create_directory(folder / "gone");
@@ -320,7 +307,6 @@ TEST_CASE("A folder that is gone at the save: the weights go beside the settings
                                      fs::remove(folder / "gone");
                                      kill(program, SIGTERM);
                                    }));
-  INFO(outcome.err);
   CHECK(outcome.code == 3);
   const auto file = folder / "settings" / "w.safetensors";
   CHECK(holds_weights(file));
@@ -330,7 +316,8 @@ TEST_CASE("A folder that is gone at the save: the weights go beside the settings
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("The optimizer's state goes where the weights went, also of an interrupted run") {
+TEST_CASE("The optimizer's state goes where the weights went, also of an interrupted run",
+          "[untimed]") {
   for (const bool is_gone : {false, true}) {
     INFO(is_gone);
     const scratch_folder folder;
@@ -344,7 +331,6 @@ TEST_CASE("The optimizer's state goes where the weights went, also of an interru
                       if (is_gone) fs::remove(folder / "first");
                       kill(program, SIGTERM);
                     }));
-    INFO(outcome.err);
     CHECK(outcome.code == (is_gone ? 3 : 143));
     const fs::path where = folder / (is_gone ? "settings" : "first");
     CHECK(holds_weights(where / "w.safetensors"));
@@ -355,7 +341,8 @@ TEST_CASE("The optimizer's state goes where the weights went, also of an interru
   }
 }
 
-TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of them stays there") {
+TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of them stays there",
+          "[untimed]") {
   const scratch_folder folder;
   const small_disk small(folder / "small");
   if (!small.made()) SKIP("no small file system can be mounted: " << small.reason());
@@ -363,17 +350,16 @@ TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of the
   std::ofstream(folder / "small" / "weights") << "old";
   const auto outcome = run_program(
       short_run({"--config", folder / "run.toml", "--save", folder / "small" / "weights"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 3);
   CHECK(holds_weights(folder / "weights"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("No space left on device; the weights are in " +
                                                     (folder / "weights").string()));
   CHECK(names_in(folder / "small") == std::set<std::string>{"weights"});
-  CHECK(content(folder / "small" / "weights") == "old");
+  CHECK(bytes_of(folder / "small" / "weights") == "old");
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("Weights that can be saved nowhere end the run with a code of their own") {
+TEST_CASE("Weights that can be saved nowhere end the run with a code of their own", "[untimed]") {
   const scratch_folder folder;
   fs::create_directory(folder / "here");
   const auto outcome =
@@ -383,13 +369,12 @@ TEST_CASE("Weights that can be saved nowhere end the run with a code of their ow
                      fs::remove(folder / "here");
                      kill(program, SIGTERM);
                    }));
-  INFO(outcome.err);
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("the weights are saved nowhere"));
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("A run that has no descriptor left saves all the same") {
+TEST_CASE("A run that has no descriptor left saves all the same", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   const auto outcome = run_program(
@@ -403,13 +388,13 @@ TEST_CASE("A run that has no descriptor left saves all the same") {
         REQUIRE(::prlimit(program, RLIMIT_NOFILE, &none_left, nullptr) == 0);
         kill(program, SIGTERM);
       }));
-  INFO(outcome.err);
   CHECK(outcome.code == 143);
   CHECK(holds_weights(file));
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in shared memory") {
+TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in shared memory",
+          "[untimed]") {
   const scratch_folder folder;
   const tests::scratch_memory memory;
   const auto run = [&](rlim_t most_bytes) {
@@ -419,14 +404,12 @@ TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in 
   };
   SECTION("that the weights exceed") {
     const auto outcome = run(16 << 20);
-    INFO(outcome.err);
     CHECK(outcome.code == 4);
     CHECK_THAT(outcome.last_line(), ContainsSubstring("File too large"));
     check_children_ended_well(outcome, 2);
   }
   SECTION("that anything exceeds") {
     const auto outcome = run(512);
-    INFO(outcome.err);
     CHECK(outcome.signal == 0);
     CHECK(outcome.code > 0);
     CHECK(outcome.code < 128);
@@ -445,11 +428,10 @@ TEST_CASE("A run without its standard streams, or with a closed pipe for them, s
     const auto outcome = run_in_shell(
         shell_line("", short_run({"--save", file, "--json", folder / "steps"}), "<&- >&- 2>&-"));
     CHECK(outcome.code == 0);
-    CHECK(count(content(folder / "steps"), "\n") == 3);
+    CHECK(count(bytes_of(folder / "steps"), "\n") == 3);
   }
   SECTION("one of them") {
-    const auto outcome = run_in_shell(shell_line("", short_run({"--save", file}), "2>&-"));
-    CHECK(outcome.code == 0);
+    CHECK(run_in_shell(shell_line("", short_run({"--save", file}), "2>&-")).code == 0);
   }
   SECTION("a pipe that nobody reads") {
     const auto outcome = run_in_shell("{ ( " + shell_line("", short_run({"--save", file}), "2>&1") +

@@ -15,9 +15,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "tests/multiprocess/node_process.hpp"
@@ -234,7 +232,7 @@ TEST_CASE("Who vanishes from the network is lost within a second") {
 
 TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
   const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
-  const auto time = long_version ? 60s : 15s;
+  const auto time = long_version ? 60s : 10s;
   const node_ways ways{.transport = link_transport::tcp, .ask_system = false};
   const busy_loops load(20);
   node_process child(ways);
@@ -259,7 +257,7 @@ TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
 
 TEST_CASE("Nobody is lost while an actor computes for seconds") {
   const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
-  const int seconds = long_version ? 60 : 5;
+  const int seconds = long_version ? 60 : 3;
   const node_ways ways{.transport = link_transport::shm, .ask_system = false};
   node_process child(ways);
   member here("parent", ways);

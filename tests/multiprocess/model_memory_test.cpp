@@ -15,7 +15,6 @@
 #include <map>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "engine/state/tensor_reader.hpp"
 #include "tests/memory_groups.hpp"
@@ -90,7 +89,6 @@ struct decoder_run {
     };
     const auto outcome = tests::run_other(
         TROUPE_TRANSFORMER, flags() + words{"--sample-bytes", "2", "--verbose"} + more, note);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     for (const auto& [child, peak] : of_stages)
       seen.largest_stage = std::max(seen.largest_stage, peak);
@@ -103,7 +101,6 @@ struct decoder_run {
 /// The column `memory` of --check, in bytes, by process.
 std::map<std::string, double> predicted_by_check(const words& flags) {
   const auto outcome = tests::run_other(TROUPE_TRANSFORMER, words{"--check"} + flags);
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   std::map<std::string, double> all;
   std::istringstream lines(outcome.out);
@@ -198,7 +195,6 @@ TEST_CASE("A trainer that places stages by the nodes' memory has no layer in its
               "--sample-bytes", "2", "--verbose"} +
             model,
         note);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     return peak;
   };
@@ -313,7 +309,6 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   for (const auto& more :
        {words{"--save", saved, "--save-state"}, words{"--init", saved, "--verify"}}) {
     const auto outcome = launch(four, "4", more);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK(bytes_in(saved) > what.weights);
   }
@@ -322,7 +317,6 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
                      std::to_string(what.limit >> 20) + " MiB; cut the model into more stages";
   // Each of two would fit, but not both.
   const auto both = launch(confined_nodes(folder, groups, 1), "2", {});
-  INFO(both.err);
   CHECK(both.code == 2);
   CHECK_THAT(
       both.last_line(),
@@ -332,7 +326,6 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   CHECK(groups.most() < 0.6 * static_cast<double>(what.limit));
 
   const auto refused = launch(confined_nodes(folder, groups, 1), "1", {});
-  INFO(refused.err);
   CHECK(refused.code == 2);
   CHECK_THAT(refused.last_line(),
              ContainsSubstring("stage-0: its weights, gradients and optimizer state take "));
@@ -343,8 +336,6 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   std::ofstream(folder / "one.toml") << "[cluster]\nprogram = \"" TROUPE_TRANSFORMER "\"\n";
   const auto checked = tests::run_other(
       confined, words{"check", folder / "one.toml", "--", "--stages", "1"} + model);
-  INFO(checked.out);
-  INFO(checked.err);
   CHECK(checked.code == 2);
   CHECK_THAT(checked.out, ContainsSubstring("embed .. head"));
   CHECK_THAT(checked.last_line(), ContainsSubstring("stage-0 is predicted to take "));
@@ -368,11 +359,9 @@ TEST_CASE("A node whose memory is predicted to be too little for activations is 
                   "--micro-batches", "2", "--batch-size", samples});
   };
   const auto small = launch("2");
-  INFO(small.err);
   CHECK(small.code == 0);
   CHECK_THAT(small.err, !ContainsSubstring("predicted to take"));
   const auto large = launch("128");  // how it ends is the system's decision
-  INFO(large.err);
   CHECK_THAT(large.err,
              ContainsSubstring("warning: node n2-0: its stages (stage-0) are predicted to take "));
   CHECK_THAT(large.err,
@@ -389,7 +378,6 @@ TEST_CASE("Stages that are threads are refused where all of them together do not
     const auto outcome =
         tests::run_other(groups.script(folder / "confined", program),
                          model + words{"--stages-in", "threads", "--no-eval", "--steps", "1"});
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.last_line(),
                ContainsSubstring("--stages-in: " + what) &&

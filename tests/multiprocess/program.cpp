@@ -8,15 +8,16 @@
 
 #include <poll.h>
 #include <algorithm>
+#include <catch2/catch_message.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <sstream>
-#include <stdexcept>
+#include <system_error>
 
 #include "cluster/launch/process_group.hpp"
 #include "cluster/launch/start/zygote.hpp"
@@ -47,9 +48,10 @@ bool is_zygote(pid_t pid) {
 
 std::vector<pid_t> all_children_of(pid_t parent) {
   std::vector<pid_t> found;
-  for (const auto& task :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
-    std::ifstream list(task.path() / "children");
+  std::error_code gone;  // it may end while we look
+  std::filesystem::directory_iterator tasks("/proc/" + std::to_string(parent) + "/task", gone);
+  for (; !gone && tasks != std::filesystem::directory_iterator(); tasks.increment(gone)) {
+    std::ifstream list(tasks->path() / "children");
     for (pid_t child = 0; list >> child;) found.push_back(child);
   }
   return found;
@@ -89,6 +91,15 @@ std::string program_outcome::last_line() const {
     if (!line.empty()) last = line;
   }
   return last;
+}
+
+void program_outcome::show(const std::string& program, const std::vector<std::string>& command) {
+  auto text = program;
+  for (const auto& word : command) text += " " + word;
+  if (!out.empty()) text += "\nstandard output:\n" + out;
+  if (!err.empty()) text += "\nstandard error:\n" + err;
+  shown_ = std::make_shared<Catch::ScopedMessage>(
+      Catch::MessageBuilder("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info) << text);
 }
 
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
@@ -136,6 +147,7 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
   REQUIRE(ended);
   outcome.code = ended->code;
   outcome.signal = ended->signal;
+  outcome.show(program, arguments);
   return outcome;
 }
 
@@ -165,6 +177,14 @@ bool wait_for_work(pid_t pid, std::chrono::milliseconds amount) {
   const auto ticks = amount.count() * sysconf(_SC_CLK_TCK) / 1000;
   const auto begin = ticks_of(pid);
   return wait_until([&] { return ticks_of(pid) - begin >= ticks; });
+}
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream all;
+  // An iterator over the bytes of weights takes seconds, where nothing is optimised.
+  all << in.rdbuf();
+  return all.str();
 }
 
 bool wait_until_there(const std::filesystem::path& file) {
@@ -253,6 +273,18 @@ pid_t process_with_thread(const std::vector<pid_t>& among, const std::string& na
     if (thread_of(process, name) != 0) return process;
   FAIL("no process has a thread " << name);
   return 0;
+}
+
+held_up_end::held_up_end(pid_t process, const std::string& thread)
+    : thread_(thread_of(process, thread)) {
+  REQUIRE(thread_ != 0);
+  REQUIRE(ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0);
+}
+
+held_up_end::~held_up_end() {
+  int how = 0;
+  while (waitpid(thread_, &how, __WALL) == thread_ && !WIFEXITED(how) && !WIFSIGNALED(how)) {
+  }
 }
 
 stopped_thread::stopped_thread(pid_t process, const std::string& name, bool computing) {

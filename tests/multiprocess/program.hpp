@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -12,6 +13,10 @@
 
 #include "tests/scratch_folder.hpp"
 #include "tests/scratch_memory.hpp"
+
+namespace Catch {
+class ScopedMessage;
+}
 
 namespace troupe::tests {
 
@@ -25,11 +30,18 @@ struct program_outcome {
 
   /// The last line of `err`.
   [[nodiscard]] std::string last_line() const;
+
+  /// Has assertions that fail show what it wrote, as INFO would, while this or a copy of it lives.
+  /// In the test's own thread. `command`: the words behind the program.
+  void show(const std::string& program, const std::vector<std::string>& command);
+
+ private:
+  std::shared_ptr<Catch::ScopedMessage> shown_;
 };
 
-/// Runs a program to its end (killed, and failing the test, after `limit`). `on_line` sees each
-/// line of its standard error as it comes, with the program's pid, in the caller's thread: it may
-/// assert.
+/// Runs a program to its end (killed, and failing the test, after `limit`), which assertions show
+/// (see program_outcome::show). `on_line` sees each line of its standard error as it comes, with
+/// the program's pid, in the caller's thread: it may assert.
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void(pid_t, std::string_view)>& on_line = {},
                           std::chrono::minutes limit = std::chrono::minutes(2));
@@ -64,6 +76,9 @@ void check_children_ended_well(const program_outcome& outcome, std::size_t count
 /// Waits until a process has computed for so long from now on; false after a minute.
 bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
 
+/// What a file holds; empty: there is none.
+std::string bytes_of(const std::filesystem::path& file);
+
 /// Waits until a file is there; false after a minute.
 bool wait_until_there(const std::filesystem::path& file);
 bool wait_until_gone(const std::filesystem::path& file);
@@ -71,7 +86,7 @@ bool wait_until_gone(const std::filesystem::path& file);
 /// The same, checked; returns how long that took.
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file);
 
-/// Processes that `parent` has started; its zygote is none of them.
+/// Processes that `parent` has started; its zygote is none of them. None where it has ended.
 std::vector<pid_t> children_of(pid_t parent);
 
 pid_t parent_of(pid_t child);
@@ -108,6 +123,20 @@ class stopped_thread {
 
  private:
   std::thread reaper_;  // nobody can reap the process before its tracer has reaped the thread
+};
+
+/// Holds up the end of a process once it is killed, as a disk may, by its thread of this name: it
+/// is not gone, and nobody can reap it, until the destructor lets it end. That waits for the kill.
+/// Of one thread. The process must be a descendant of this one.
+class held_up_end {
+ public:
+  held_up_end(pid_t process, const std::string& thread);
+  held_up_end(const held_up_end&) = delete;
+  held_up_end& operator=(const held_up_end&) = delete;
+  ~held_up_end();
+
+ private:
+  pid_t thread_;
 };
 
 /// The process among `among` that has a thread of this name; fails the test where none has.

@@ -4,7 +4,6 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -40,16 +39,13 @@ trained train(std::vector<std::string> arguments, const std::vector<std::string>
   arguments.insert(arguments.end(), rule.begin(), rule.end());
   arguments.insert(arguments.end(), {"--json", steps});
   const auto outcome = run_other(TROUPE_SMALL, arguments);
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
 
   trained result;
   std::ifstream lines(steps);
   for (std::string line; std::getline(lines, line);)
     result.losses.push_back(nlohmann::json::parse(line).at("loss").get<double>());
-  auto saved = engine::load_safetensors(weights);
-  REQUIRE(saved);
-  result.weights = std::move(*saved);
+  result.weights = engine::load_safetensors(weights).value();
   return result;
 }
 
@@ -126,11 +122,8 @@ TEST_CASE("Training goes on from saved weights and state as if it had not stoppe
     arguments.insert(arguments.end(), {"--steps", steps, "--save", folder / save});
     if (!init.empty()) arguments.insert(arguments.end(), {"--init", folder / init});
     const auto outcome = run_other(TROUPE_SMALL, arguments);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
-    auto saved = engine::load_safetensors(folder / save);
-    REQUIRE(saved);
-    return trained{{}, std::move(*saved)};
+    return trained{{}, engine::load_safetensors(folder / save).value()};
   };
   const auto straight = run("2", "", "straight");
   run("1", "", "half");

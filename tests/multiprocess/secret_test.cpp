@@ -7,7 +7,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@ namespace {
 
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
+using tests::bytes_of;
 using tests::children_of;
 using tests::run_program;
 using tests::scratch_folder;
@@ -32,11 +32,6 @@ std::vector<std::string> run_of(const std::string& steps, const std::vector<std:
   return out;
 }
 
-std::string file_text(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 std::filesystem::path write_secret(const scratch_folder& folder, unsigned mode = 0600) {
   const auto file = folder / "secret";
   std::ofstream(file) << secret << '\n';
@@ -47,12 +42,12 @@ std::filesystem::path write_secret(const scratch_folder& folder, unsigned mode =
 /// What everybody on the machine, or the same user, can read of a process.
 std::string visible(pid_t process) {
   const std::filesystem::path about = "/proc/" + std::to_string(process);
-  return file_text(about / "cmdline") + file_text(about / "environ");
+  return bytes_of(about / "cmdline") + bytes_of(about / "environ");
 }
 
 }  // namespace
 
-TEST_CASE("A secret file's secret joins the stages and shows nowhere") {
+TEST_CASE("A secret file's secret joins the stages and shows nowhere", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_secret(folder);
   std::string seen;
@@ -66,7 +61,6 @@ TEST_CASE("A secret file's secret joins the stages and shows nowhere") {
                     seen += visible(program);
                     kill(program, SIGINT);
                   });
-  INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK_THAT(seen, ContainsSubstring("--secret-fd"));
   // The detailed log says what is where.
@@ -77,7 +71,7 @@ TEST_CASE("A secret file's secret joins the stages and shows nowhere") {
     CHECK_THAT(text, !ContainsSubstring("horse"));
 }
 
-TEST_CASE("A secret that others may read is refused without showing it") {
+TEST_CASE("A secret that others may read is refused without showing it", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_secret(folder, 0644);
   const auto outcome = run_program(run_of("8", {"--secret-file", file}));
@@ -87,7 +81,7 @@ TEST_CASE("A secret that others may read is refused without showing it") {
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
 }
 
-TEST_CASE("An address that others reach needs a secret, from the config file too") {
+TEST_CASE("An address that others reach needs a secret, from the config file too", "[untimed]") {
   const scratch_folder folder;
   const auto config = folder / "run.toml";
   std::ofstream(config) << "[link]\nlisten = \"0.0.0.0:0\"\n";
@@ -98,15 +92,14 @@ TEST_CASE("An address that others reach needs a secret, from the config file too
                               ContainsSubstring("secret"));
 }
 
-TEST_CASE("With a secret a run may listen beyond loopback") {
+TEST_CASE("With a secret a run may listen beyond loopback", "[untimed]") {
   const scratch_folder folder;
   const auto outcome = run_program(run_of(
       "8", {"--secret-file", write_secret(folder), "--listen", "0.0.0.0:0", "--link", "tcp"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
 }
 
-TEST_CASE("A process that does not know the run's secret cannot join it") {
+TEST_CASE("A process that does not know the run's secret cannot join it", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_secret(folder);
   bool tried = false;
@@ -115,7 +108,7 @@ TEST_CASE("A process that does not know the run's secret cannot join it") {
     if (!line.starts_with("step ") || tried) return;
     tried = true;
     const auto arguments =
-        file_text("/proc/" + std::to_string(children_of(program).front()) + "/cmdline");
+        bytes_of("/proc/" + std::to_string(children_of(program).front()) + "/cmdline");
     const auto join = arguments.find("--join") + 7;
     const std::string address = arguments.c_str() + join;
     const auto stranger_with = [&address](const std::vector<std::string>& knows) {
@@ -126,14 +119,12 @@ TEST_CASE("A process that does not know the run's secret cannot join it") {
     for (const auto& knows :
          {std::vector<std::string>{}, std::vector<std::string>{"--secret-file", file}}) {
       const auto stranger = run_program(stranger_with(knows));
-      INFO(stranger.err);
       CHECK(stranger.code == 2);
       CHECK_THAT(stranger.err, ContainsSubstring("must be those of the run"));
       CHECK_THAT(stranger.err, ContainsSubstring("secret") && !ContainsSubstring("horse"));
     }
     kill(program, SIGINT);
   });
-  INFO(outcome.err);
   CHECK(tried);
   CHECK(outcome.code == 130);
 }

@@ -69,11 +69,8 @@ TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothin
   const auto train = [&](const words& more, const std::string& name) {
     const auto outcome = run_other(
         TROUPE_SMALL, of_small_network(small_run) + more + words{"--save", folder / name});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
-    auto saved = engine::load_safetensors(folder / name);
-    REQUIRE(saved);
-    return std::pair(outcome, std::move(*saved));
+    return std::pair(outcome, engine::load_safetensors(folder / name).value());
   };
   const auto [plain, weights] = train({}, "plain");
   for (const auto& way :
@@ -94,23 +91,18 @@ TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothin
 TEST_CASE("Verify holds in bf16 and channels last, and with stages in threads", "[untimed]") {
   const auto lower = run_program(
       small_run + words{"--verify", "--precision", "bf16", "--memory-format", "channels_last"});
-  INFO(lower.err);
   CHECK(lower.code == 0);
-  const auto threads = run_program(small_run + words{"--verify", "--stages-in", "threads"});
-  INFO(threads.err);
-  CHECK(threads.code == 0);
+  CHECK(run_program(small_run + words{"--verify", "--stages-in", "threads"}).code == 0);
 }
 
 TEST_CASE("Verify fails when a stage computes something else, and says what", "[untimed]") {
   const auto outcome = run_other(TROUPE_PERTURBED, small_run + words{"--verify"});
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("  FAIL  gradient of fc.weight"));
   CHECK_THAT(outcome.err, ContainsSubstring("  FAIL  loss"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("does not compute what one process does"));
   const auto tolerant =
       run_other(TROUPE_PERTURBED, small_run + words{"--verify", "--verify-tolerance", "0.05"});
-  INFO(tolerant.err);
   CHECK(tolerant.code == 0);
   CHECK(run_other(TROUPE_PERTURBED, small_run).code == 0);  // nobody looked
 }
@@ -119,7 +111,6 @@ TEST_CASE("An automatic partition predicts the run and reports how far it was of
   const words open =
       tiny_run + words{"--stages", "3", "--partition", "auto", "--micro-batches", "auto"};
   const auto chosen = run_program(open);
-  INFO(chosen.err);
   CHECK(chosen.code == 0);
   CHECK_THAT(chosen.err, ContainsSubstring("predicted: ") && ContainsSubstring("stage-2  ") &&
                              ContainsSubstring("memory ") &&
@@ -134,24 +125,22 @@ TEST_CASE("An automatic partition cuts for schedules of several slices a stage t
   for (const std::string schedule : {"zb-v", "interleaved-1f1b"}) {
     const auto outcome = run_program(
         tiny_run + words{"--stages", "2", "--schedule", schedule, "--partition", "auto"});
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("stage-0  conv1") && ContainsSubstring(", layer") &&
                                 ContainsSubstring("s a step and measured"));
   }
 }
 
-TEST_CASE("troupe plan predicts from a saved profile what the run was told, and more") {
+TEST_CASE("troupe plan predicts from a saved profile what the run was told, and more",
+          "[untimed]") {
   const scratch_folder folder;
   const std::string file = folder / "profile.toml";
   const auto plan = [&](const words& more) {
     return run_other(TROUPE_COMMAND, words{"plan", "--profile", file} + more);
   };
   const auto run = run_program(small_run + words{"--partition", "auto", "--save-profile", file});
-  INFO(run.err);
   REQUIRE(run.code == 0);
   const auto same = plan({"--stages", "2", "--micro-batches", "3", "--svg", folder / "chart.svg"});
-  INFO(same.err << same.out);
   REQUIRE(same.code == 0);
   int told = 0;
   std::istringstream lines(run.err);
@@ -171,7 +160,6 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
 
   const auto other = plan({"--stages", "3", "--schedule", "zb-v", "--micro-batches", "auto",
                            "--batch-size", "64", "--cores", "3", "--link-gbytes", "1"});
-  INFO(other.err << other.out);
   CHECK(other.code == 0);
   CHECK_THAT(other.out, ContainsSubstring("64 samples a step") && ContainsSubstring("stage-2  "));
   const auto far = plan({"--partition", "even", "--network-gbits", "1", "--network-ms", "20000"});
@@ -190,8 +178,8 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   CHECK(plan({"--device-memory-mib", "4000", "--memory-mib", "4000"}).code != 0);
 }
 
-TEST_CASE(
-    "troupe plan cuts a saved profile as the run does, and refuses what does not go with it") {
+TEST_CASE("troupe plan cuts a saved profile as the run does, and refuses what does not go with it",
+          "[untimed]") {
   const scratch_folder folder;
   const std::string file = folder / "profile.toml";
   const auto plan = [&](const words& more) {
@@ -199,7 +187,6 @@ TEST_CASE(
   };
   const auto only =
       run_program(small_run + words{"--profile-only", "--predict", "--save-profile", file});
-  INFO(only.err);
   CHECK(only.code == 0);
   CHECK_THAT(only.err, !ContainsSubstring("step 1/"));
   const auto even = plan({"--partition", "even", "--micro-batches", "3"});
@@ -214,7 +201,6 @@ TEST_CASE(
        {words{"--partition", "even", "--memory-mib", "9"}, words{"--micro-batches", "0"},
         words{"--micro-batches", "9"}, words{"--costs", "1,1,1"}, words{"--check", file}}) {
     const auto refused = plan(wrong);
-    INFO(refused.err);
     CHECK(refused.code == 2);
     CHECK_THAT(refused.err, ContainsSubstring(wrong[0]) || ContainsSubstring("9 micro-batches") ||
                                 ContainsSubstring("--memory-mib"));
@@ -229,7 +215,7 @@ TEST_CASE(
   CHECK_THAT(cut_off.err, ContainsSubstring(file + ":") && ContainsSubstring("not valid TOML"));
 }
 
-TEST_CASE("Recomputed layers lower the peak memory of their stage") {
+TEST_CASE("Recomputed layers lower the peak memory of their stage", "[untimed]") {
   const scratch_folder folder;
   const auto peaks = [&](const words& more) {
     const auto outcome = run_program(
@@ -237,7 +223,6 @@ TEST_CASE("Recomputed layers lower the peak memory of their stage") {
               "--steps", "2", "--micro-batches", "8", "--stages", "2", "--cut", "layer4",
               "--schedule", "gpipe", "--no-eval", "--json", folder / "steps.jsonl"} +
         more);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     const auto stage = read_lines(folder / "steps.jsonl").back()["stages"][0];
     return std::pair(stage["peak_memory_bytes"].get<double>(),
@@ -269,14 +254,12 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
                                        more);
   };
   const auto stopped = run({"--epochs", "1"});
-  INFO(stopped.err);
   CHECK(stopped.code == 1);
   CHECK_THAT(stopped.last_line(), ContainsSubstring("stage-1: step 2: the loss of micro-batch 0") &&
                                       ContainsSubstring("NaN"));
 
   const auto weights = [&](const words& more) {
     const auto outcome = run(more + words{"--save", folder / "weights", "--on-nan", "skip"});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     return std::pair(outcome.err, engine::load_safetensors(folder / "weights").value());
   };
@@ -293,6 +276,27 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
 }
 
+TEST_CASE("A resumed run of which no step was applied saves what it has resumed from") {
+  const scratch_folder folder;
+  auto images = at::randn({8, 3, 32, 32});
+  images[5].fill_(std::numeric_limits<float>::quiet_NaN());  // of the second step of two
+  const auto train = [&](const words& more, const char* file) {
+    const auto outcome = skip_bad_steps(
+        folder / "data.safetensors", images,
+        more + words{"--checkpoint-dir", folder / "checkpoints", "--save", folder / file});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return engine::load_safetensors(folder / file).value();
+  };
+  const auto first = train({"--steps", "1"}, "first");
+  const auto resumed = train({"--steps", "2", "--resume", "latest"}, "resumed");
+  REQUIRE(first.size() == resumed.size());
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    INFO(first[i].name);
+    CHECK(first[i].tensor.equal(resumed[i].tensor));
+  }
+}
+
 TEST_CASE("An update of which one step is left out changes no weight", "[untimed]") {
   const scratch_folder folder;
   auto images = at::randn({12, 3, 32, 32});
@@ -300,7 +304,6 @@ TEST_CASE("An update of which one step is left out changes no weight", "[untimed
   const auto train = [&](const words& more) {
     const auto outcome = skip_bad_steps(folder / "data.safetensors", images,
                                         more + words{"--accumulate", "2", "--save", folder / "w"});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     return std::pair(outcome.err, engine::load_safetensors(folder / "w").value());
   };
@@ -321,7 +324,7 @@ TEST_CASE("An update of which one step is left out changes no weight", "[untimed
   }
 }
 
-TEST_CASE("A run of which no step was applied ends as a failure, and saves nothing") {
+TEST_CASE("A run of which no step was applied ends as a failure, and saves nothing", "[untimed]") {
   const scratch_folder folder;
   auto images = at::randn({8, 3, 32, 32});
   images[5].fill_(std::numeric_limits<float>::quiet_NaN());  // of the second step of two
@@ -332,7 +335,6 @@ TEST_CASE("A run of which no step was applied ends as a failure, and saves nothi
   const auto all = skip_bad_steps(folder / "data.safetensors", images,
                                   {"--steps", "2", "--save", folder / "w", "--save-state"});
   for (const auto& [outcome, steps] : {std::pair(pairs, "4 steps"), std::pair(all, "2 steps")}) {
-    INFO(outcome.err);
     CHECK(outcome.code == 1);
     CHECK_THAT(outcome.last_line(),
                ContainsSubstring(std::string("nothing was trained, and nothing is saved: not one "
@@ -344,10 +346,9 @@ TEST_CASE("A run of which no step was applied ends as a failure, and saves nothi
   CHECK_FALSE(std::filesystem::exists(folder / "w.state.safetensors"));
 }
 
-TEST_CASE("Data of one class train with a warning") {
+TEST_CASE("Data of one class train with a warning", "[untimed]") {
   const auto outcome = run_program({"--model", "resnet18", "--data", "synthetic:3x32x32:1:8",
                                     "--batch-size", "8", "--steps", "1", "--no-eval"});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("synthetic:3x32x32:1:8: all samples are of one class"));
 }
@@ -362,7 +363,6 @@ TEST_CASE("Training in f16 learns, verifies, and tells its loss scale, which goe
                           "--precision", "fp16", "--loss-scale-interval", "2", "--save-state",
                           "--json", folder / "steps.jsonl"} +
                     more);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(", scale "));
     return read_lines(folder / "steps.jsonl");
@@ -395,7 +395,6 @@ TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt",
                         "--steps 40 --eval-every 20 --link shm --verify") +
                     words{"--prompt", "Die Lizenz f\xc3\xbcr"} + split_words("--sample-bytes 24");
   const auto outcome = run_other(TROUPE_TRANSFORMER, run);
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   const auto perplexity = [&](const std::string& step) {
     const auto at = outcome.err.find("perplexity after step " + step + ": ");

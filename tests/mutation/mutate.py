@@ -52,6 +52,7 @@ CORES = {
     "cluster/recovery/processors_core.hpp": (("unit_recovery", ()),),
     "cluster/recovery/shared_hosts_core.cpp": (("unit_recovery", ()),),
     "cluster/recovery/data_places_core.hpp": (("unit_recovery", ()),),
+    "cluster/recovery/earlier_scalers_core.hpp": (("unit_recovery", ()),),
     "cluster/hosts/slice_copies_core.cpp": (
         ("unit_hosts", ("Each disk's files are*", "A disk gets the files*")),
         ("sim_checkpoints", ())),
@@ -60,6 +61,7 @@ CORES = {
                         "What a node says that is itself*")),),
     "cluster/training/restarts/restarts_core.hpp": (
         ("unit_checkpoint_keeper", ("a trainer that dies or fails*", "what would end in the same*",
+                                    "a later trainer that is refused*",
                                     "nothing is started once*")),),
     "cluster/config/sources/resume_command_core.cpp": (
         ("unit_config", ("A run is resumed with*", "What the settings say of resuming*",

@@ -31,8 +31,8 @@ std::vector<double> predicted(const task& what, const engine::model_blueprint& b
   const auto size = batch.inputs.size(0);
   const auto each = size / microbatches;
   const engine::batch samples{batch.inputs.narrow(0, 0, each), batch.labels.narrow(0, 0, each)};
-  const auto profile = engine::profile_model(blueprint, {.seed = seed}, samples, /*repeats=*/0);
-  REQUIRE(profile);
+  const auto profile =
+      engine::profile_model(blueprint, {.seed = seed}, samples, /*repeats=*/0).value();
   const engine::planning how{
       .schedule = {.name = what.schedule},
       .stages = static_cast<std::uint32_t>(what.cuts.size()) + 1,
@@ -41,10 +41,10 @@ std::vector<double> predicted(const task& what, const engine::model_blueprint& b
       .optimizer_copies = copies,
       .sample_bytes = static_cast<double>(batch.inputs.nbytes()) / static_cast<double>(size)};
   const auto made =
-      engine::predict(engine::cost_model::fit({*profile}).value(), how, microbatches, what.cuts);
-  REQUIRE(made);
+      engine::predict(engine::cost_model::fit({profile}).value(), how, microbatches, what.cuts)
+          .value();
   std::vector<double> bytes;
-  for (const auto& stage : made->stages) bytes.push_back(stage.memory.on_device);
+  for (const auto& stage : made.stages) bytes.push_back(stage.memory.on_device);
   return bytes;
 }
 
@@ -78,9 +78,7 @@ const apps::gpt_options wide_shape{
     .layers = 2, .width = 32, .heads = 4, .context = 16, .tied = false, .dropout = 0.2};
 
 engine::model wide_decoder() {
-  auto layers = apps::build_gpt(wide_vocabulary, seed, wide_shape);
-  REQUIRE(layers);
-  return std::move(*layers);
+  return apps::build_gpt(wide_vocabulary, seed, wide_shape).value();
 }
 
 void compare(const task& what, const engine::model_blueprint& blueprint, double copies) {

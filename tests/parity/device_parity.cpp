@@ -245,9 +245,8 @@ TEST_CASE("What a run saves from devices, devices and the CPU load and go on fro
     }
     const auto outcome = pipeline.train(what.batches.front(), microbatches, rate);
     if (!outcome) FAIL(outcome.error().text);
-    auto weights = pipeline.read_weights();
-    REQUIRE(weights);
-    return std::pair(outcome->loss, std::move(*weights));
+    auto weights = pipeline.read_weights().value();
+    return std::pair(outcome->loss, std::move(weights));
   };
   const auto here = go_on({c10::Device(c10::kCPU)});
   fake::reset();
@@ -266,9 +265,8 @@ TEST_CASE("A step on devices passes verification against one process, every bit"
                   .schedule = "zb-h1",
                   .skips_bad_steps = true};
   const auto found = train_on(what, {on(0), on(1)});
-  const auto parts = engine::split_batch(batches.front(), microbatches);
-  REQUIRE(parts);
-  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, *parts, 8);
+  const auto parts = engine::split_batch(batches.front(), microbatches).value();
+  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts, 8);
   const auto outcome = engine::compare(found.dry, alone, 0);
   for (const auto& line : engine::to_lines(outcome)) UNSCOPED_INFO(line);
   CHECK(outcome.passed());

@@ -2,6 +2,7 @@
 // in NCCL fails their step. The same on CPUs by a simulated group.
 
 #include "tests/parity/nccl_company.hpp"
+#include "tests/refusal.hpp"
 #include "tests/sim/collective/simulated_ports.hpp"
 
 namespace {
@@ -157,10 +158,7 @@ TEST_CASE("A sum that never ends on a device fails the step at its deadline") {
   company all(two, cards(2), nccl_maker({.operation = 500ms}));
   auto pipeline = all.compose(two);
   script("ncclSend", "stall");
-  const auto outcome = failed_step(all, pipeline, [](company&) {});
-  REQUIRE_FALSE(outcome);
-  CHECK(outcome.error().code == errc::timed_out);
-  CHECK_THAT(outcome.error().text,
+  CHECK_THAT(error_of(failed_step(all, pipeline, [](company&) {}), errc::timed_out).text,
              ContainsSubstring("NCCL (the replicas of stage-") &&
                  ContainsSubstring("is not done after 0.5 s: another rank is missing or stuck"));
 }
@@ -184,9 +182,8 @@ TEST_CASE("After a sum that failed, stages that are connected again meet in a ne
   const auto outcome = again->train(two.batches.front(), microbatches, rate);
   if (!outcome) FAIL(outcome.error().text);
   CHECK(outcome->loss == expected.losses.front());
-  const auto weights = again->read_weights();
-  REQUIRE(weights);
-  check_same(expected.weights, *weights);
+  const auto weights = again->read_weights().value();
+  check_same(expected.weights, weights);
 }
 
 TEST_CASE("What NCCL notices of a peer's death fails the step as a lost peer") {
@@ -199,10 +196,7 @@ TEST_CASE("What NCCL notices of a peer's death fails the step as a lost peer") {
     company all(two, cards(2), nccl_maker({.operation = 2s}));
     auto pipeline = all.compose(two);
     script("ncclRecv", "async=" + event);
-    const auto outcome = failed_step(all, pipeline, [](company&) {});
-    REQUIRE_FALSE(outcome);
-    CHECK(outcome.error().code == errc::peer_lost);
-    CHECK_THAT(outcome.error().text, ContainsSubstring(text));
+    check_refused(failed_step(all, pipeline, [](company&) {}), errc::peer_lost, text);
   }
 }
 
@@ -211,10 +205,8 @@ TEST_CASE("NCCL that finds no interface, and replicas that cannot join, are one 
   {
     company all(two, cards(2), nccl_maker());
     script("ncclGetUniqueId", "fail=2,NET/Socket : no interface found");
-    const auto made = all.try_compose(two);
-    REQUIRE_FALSE(made);
     CHECK_THAT(
-        made.error().text,
+        error_of(all.try_compose(two)).text,
         ContainsSubstring("stage-0: NCCL cannot begin a communicator: unhandled system error "
                           "(NET/Socket : no interface found); name a network interface "
                           "that is up in NCCL_SOCKET_IFNAME"));
@@ -223,10 +215,9 @@ TEST_CASE("NCCL that finds no interface, and replicas that cannot join, are one 
   company all(two, cards(2), nccl_maker({.join = 300ms}));
   script("ncclCommInitRankConfig", "fail=5,Duplicate GPU detected : rank 0 and rank 1");
   auto pipeline = all.compose(two);
-  const auto outcome = failed_step(all, pipeline, [](company&) {});
-  REQUIRE_FALSE(outcome);
-  CHECK((outcome.error().text.find("there are more ranks than GPUs") != std::string::npos ||
-         outcome.error().text.find("joining takes longer") != std::string::npos));
+  const error outcome = error_of(failed_step(all, pipeline, [](company&) {}));
+  CHECK((outcome.text.find("there are more ranks than GPUs") != std::string::npos ||
+         outcome.text.find("joining takes longer") != std::string::npos));
 }
 
 TEST_CASE(

@@ -47,14 +47,13 @@ using norm_groups = std::vector<std::vector<std::size_t>>;
 /// One process, in which PyTorch's batch norm sees these micro-batches of the batch at a time.
 engine::step_result run_alone(const engine::batch& batch, std::uint32_t microbatches,
                               const norm_groups& groups) {
-  const auto parts = engine::split_batch(batch, microbatches);
-  REQUIRE(parts);
+  const auto parts = engine::split_batch(batch, microbatches).value();
   std::vector<engine::batch> together;
   for (const auto& group : groups) {
     std::vector<at::Tensor> inputs, labels;
     for (const auto i : group) {
-      inputs.push_back(parts->at(i).inputs);
-      labels.push_back(parts->at(i).labels);
+      inputs.push_back(parts.at(i).inputs);
+      labels.push_back(parts.at(i).labels);
     }
     together.push_back({at::cat(inputs), at::cat(labels)});
   }

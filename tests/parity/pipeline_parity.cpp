@@ -54,10 +54,9 @@ engine::batch make_batch() {
 }
 
 engine::model whole_model(bool channels_last) {
-  auto layers = engine::make_whole(tests::small_residual_network(classes), seed);
-  REQUIRE(layers);
-  engine::to_memory_format(*layers, channels_last);
-  return std::move(*layers);
+  auto layers = engine::make_whole(tests::small_residual_network(classes), seed).value();
+  engine::to_memory_format(layers, channels_last);
+  return layers;
 }
 
 at::Tensor forward(const engine::model& layers, at::Tensor x, const variant& how) {
@@ -117,10 +116,10 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
     return tests::small_residual_network(order.classes);
   };
   parts.optimizers = optimizers::built_in();
-  const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1));
-  REQUIRE(layout);
+  const auto layout =
+      engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1)).value();
   std::vector<actors::stage_actor> stages;
-  for (std::uint32_t i = 0; i < layout->stages; ++i) {
+  for (std::uint32_t i = 0; i < layout.stages; ++i) {
     actors::build_stage order{
         .stage = {i},
         .model = "small",
@@ -133,27 +132,24 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
         .optimizer = "sgd",
         .optimizer_options = {
             {"lr", rate}, {"momentum", momentum}, {"weight_decay", weight_decay}}};
-    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
-      const auto at = layout->virtual_stage_of({i, chunk});
+    for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+      const auto at = layout.virtual_stage_of({i, chunk});
       order.slices.push_back({cuts[at], cuts[at + 1]});
     }
-    const auto stage = actors::build(system, order, parts);
-    REQUIRE(stage);
-    stages.push_back(*stage);
+    const auto stage = actors::build(system, order, parts).value();
+    stages.push_back(stage);
   }
   trained result;
   {
-    auto pipeline = actors::pipeline::compose(system, stages, schedule, {.credits = credits});
-    REQUIRE(pipeline);
+    auto pipeline =
+        actors::pipeline::compose(system, stages, schedule, {.credits = credits}).value();
     for (int step = 0; step < steps; ++step) {
-      const auto outcome = pipeline->train(batch, 3, rate);
+      const auto outcome = pipeline.train(batch, 3, rate);
       if (!outcome) FAIL(outcome.error().text);
       result.losses.push_back(outcome->loss);
       for (const auto& stage : outcome->stages) CHECK(stage.peak_context_bytes > 0);
     }
-    auto weights = pipeline->read_weights();
-    REQUIRE(weights);
-    result.weights = std::move(*weights);
+    result.weights = pipeline.read_weights().value();
   }
   for (const auto& stage : stages) caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
   return result;

@@ -62,9 +62,8 @@ std::vector<std::uint64_t> state_bytes(const task& what) {
 /// And as the whole batch in one process, in as many micro-batches.
 void check_all(const task& what, const std::vector<way>& ways) {
   const auto found = tests::check_ways(what, ways);
-  const auto parts = engine::split_batch(what.batches.front(), what.microbatches);
-  REQUIRE(parts);
-  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, *parts);
+  const auto parts = engine::split_batch(what.batches.front(), what.microbatches).value();
+  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
   CHECK_THAT(found.dry.loss, WithinRel(alone.loss, 1e-6));
   tests::check_close(found.dry, alone, 1e-4);
 }
@@ -124,9 +123,7 @@ std::vector<engine::named_tensor> weights_after(const task& what, std::size_t la
     if (!outcome) FAIL(outcome.error().text);
   }
   CHECK(static_cast<told_late*>(caf::actor_cast<caf::abstract_actor*>(before))->late() == 1);
-  auto weights = pipeline.read_weights();
-  REQUIRE(weights);
-  return std::move(*weights);
+  return pipeline.read_weights().value();
 }
 
 }  // namespace
@@ -154,9 +151,8 @@ TEST_CASE(
   company one(alone, {c10::Device(c10::kCPU)}, nullptr, in);
   auto pipeline = one.compose(alone);
   for (const auto& batch : batches) REQUIRE(pipeline.train(batch, alone.microbatches, alone.rate));
-  const auto expected = pipeline.read_weights();
-  REQUIRE(expected);
-  for (const std::size_t late : {2, 3}) check_same(*expected, weights_after(shared, late));
+  const auto expected = pipeline.read_weights().value();
+  for (const std::size_t late : {2, 3}) check_same(expected, weights_after(shared, late));
 }
 
 TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each an even share") {
@@ -188,9 +184,9 @@ TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each
 TEST_CASE("Stages that replicas do not share evenly are refused") {
   actors::system_config config;
   caf::actor_system system(config);
-  auto spawned = actors::local_stages::spawn(system, decoder(), {2}, {}, optimizers::built_in());
-  REQUIRE(spawned);
+  auto spawned =
+      actors::local_stages::spawn(system, decoder(), {2}, {}, optimizers::built_in()).value();
   for (const auto& [replicas, logical] : {std::pair(3U, 3U), std::pair(2U, 3U), std::pair(2U, 6U)})
-    CHECK_FALSE(actors::pipeline::compose(system, spawned->handles(), "1f1b",
+    CHECK_FALSE(actors::pipeline::compose(system, spawned.handles(), "1f1b",
                                           {.replicas = replicas, .logical_replicas = logical}));
 }

@@ -27,25 +27,20 @@ namespace troupe::tests {
 constexpr std::uint64_t seed = 5;
 
 inline engine::model resnet() {
-  auto layers = engine::make_whole(small_residual_network(10), seed);
-  REQUIRE(layers);
-  return std::move(*layers);
+  return engine::make_whole(small_residual_network(10), seed).value();
 }
 
 /// Where sizes matter: of 11 million weights.
 inline engine::model whole_resnet() {
-  auto layers = apps::build_resnet("resnet18", 10, seed);
-  REQUIRE(layers);
-  return std::move(*layers);
+  return apps::build_resnet("resnet18", 10, seed).value();
 }
 
 /// Its embedding is tied across the model.
 inline engine::model decoder() {
-  auto layers = apps::build_gpt(
-      64, seed,
-      {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
-  REQUIRE(layers);
-  return std::move(*layers);
+  return apps::build_gpt(
+             64, seed,
+             {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2})
+      .value();
 }
 
 /// Of so many samples each.

@@ -144,12 +144,11 @@ class company {
     auto layers = what.build();
     engine::to_memory_format(layers, what.channels_last);
     ranges_ = engine::slices_between(what.cuts, layers.size());
-    const auto again = engine::recomputed_layers(engine::layer_names(layers), what.recompute);
-    REQUIRE(again);
+    const auto again =
+        engine::recomputed_layers(engine::layer_names(layers), what.recompute).value();
     const auto layout =
-        engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size()));
-    REQUIRE(layout);
-    for (std::uint32_t stage = 0; stage < layout->stages; ++stage) {
+        engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size())).value();
+    for (std::uint32_t stage = 0; stage < layout.stages; ++stage) {
       actors::stage_blueprint blueprint{
           .name = "stage-" + std::to_string(stages_.size()),
           .options = {.channels_last = what.channels_last,
@@ -159,11 +158,11 @@ class company {
           .optimizer_options = what.options,
           .rules = what.rules,
           .collectives = sums_by};
-      for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
-        auto slice = actors::take_slice(
-            layers, ranges_.at(layout->virtual_stage_of({stage, chunk})), *again);
-        REQUIRE(slice);
-        blueprint.slices.push_back(std::move(*slice));
+      for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+        auto slice =
+            actors::take_slice(layers, ranges_.at(layout.virtual_stage_of({stage, chunk})), again)
+                .value();
+        blueprint.slices.push_back(std::move(slice));
       }
       auto& in = *homes_.at(stages_.size() % homes_.size());
       const auto made = actors::spawn_stage_with_optimizer(in.system, std::move(blueprint),
@@ -197,12 +196,8 @@ struct trained {
 
 /// What the stages hold.
 inline void read_stages(actors::pipeline& pipeline, trained& into) {
-  auto weights = pipeline.read_weights();
-  REQUIRE(weights);
-  into.weights = std::move(*weights);
-  auto state = pipeline.read_state();
-  REQUIRE(state);
-  into.state = std::move(*state);
+  into.weights = pipeline.read_weights().value();
+  into.state = pipeline.read_state().value();
 }
 
 inline void check_same(const trained& one, const trained& other) {

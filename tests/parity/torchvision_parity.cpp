@@ -111,11 +111,10 @@ void compare(const tensors& made, const tensors& expected, const std::string& pr
 
 void convert(const model& layers, at::ScalarType kind) {
   const c10::NoGradGuard no_grad;
-  for (const auto& each : layers) {
+  for (const auto& each : layers)
     for (const auto& part : {each->parameters(), each->buffers()})
       for (const auto& [name, tensor] : part)
         if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(kind));
-  }
 }
 
 at::Tensor run(const model& layers, at::Tensor x, bool training) {
@@ -271,8 +270,7 @@ TEST_CASE("everything equals torchvision on this machine to the bit, whole weigh
   for (const auto& name : apps::resnet_names()) check_initial(dir, name);
   for (const auto& name : stepped) check_step(dir, name, same_bits, same_bits);
   check_trained(stem(), dir / "stem_weights.safetensors", dir / "stem.safetensors", 0);
-  for (const std::string name : {"resnet18", "resnet50"}) {
+  for (const std::string name : {"resnet18", "resnet50"})
     check_trained(apps::build_resnet(name, classes, 0).value(),
                   dir / (name + "_weights.safetensors"), dir / (name + "_trained.safetensors"), 0);
-  }
 }

@@ -190,9 +190,8 @@ class world {
     if (!me.alive || !me.waits || settled.push.sequence != me.sequence) return;
     me.answers.insert_or_assign(s, settled.outcome);
     if (me.answers.size() < rules_.shards) return;
-    for (const auto& [at, outcome] : me.answers) {
+    for (const auto& [at, outcome] : me.answers)
       if (outcome != me.answers.begin()->second) return wrong("shards differ about a push");
-    }
     const auto outcome = me.answers.begin()->second;
     me.answers.clear();
     me.waits = false;

@@ -189,7 +189,8 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
 }
 
 void replay_company::choose_keepers() {
-  beside_ = cluster::keepers_beside(hosts_, std::vector<bool>(stages_, options_.lends));
+  beside_ = cluster::keepers_beside(hosts_, std::vector<bool>(stages_, options_.lends),
+                                    options_.outlives);
 }
 
 void replay_company::post(const process_id& from, const process_id& to,

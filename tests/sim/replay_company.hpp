@@ -61,6 +61,8 @@ struct replay_options {
   /// Each process lends its memory to the trainer, which keeps all versions too. Of runs on one
   /// host.
   bool lends = false;
+  /// What outlives the trainer keeps all versions too, and shares no memory with any stage.
+  bool outlives = false;
   /// After so many events: which host, with all processes that are there, unless it is the last.
   std::map<std::uint64_t, std::uint32_t> host_losses = {};
   /// After so many events: which stage the trainer takes for lost, whose process lives on for a

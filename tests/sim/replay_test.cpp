@@ -155,6 +155,19 @@ TEST_CASE("whichever stages are lost together are replayed where the trainer kee
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
+TEST_CASE("whichever stages are lost together are replayed from what another process computes") {
+  const auto of =
+      after(200, computed_by_what_outlives, [](auto& options, std::uint64_t events, auto& random) {
+        const auto places = places_of(options);
+        const auto first = random() % events + 1;
+        for (std::uint32_t place = 0; place < places; ++place)
+          if (random() % 4 != 0) options.losses[first + place] = place;
+      });
+  CHECK(of.of_several > 50);
+  CHECK(of.back.computed > 200);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
 TEST_CASE("each two stages are lost whose versions the trainer keeps too, and are replayed") {
   const auto of = after_each_pair({.training = plan_step({"1f1b"}, 3, 2).value(),
                                    .steps = 3,

@@ -296,11 +296,10 @@ void stage_cluster::finish(std::uint32_t s, const step_finished& done) {
 }
 
 void stage_cluster::check_log(std::uint32_t s) {
-  for (std::uint64_t step = restarted_after_ + 1; step <= options_.steps; ++step) {
+  for (std::uint64_t step = restarted_after_ + 1; step <= options_.steps; ++step)
     if (log_[{s, current(step)}].size() != plan_of(step, s).actions.size())
       fault_ = "stage " + std::to_string(s) + " did not complete " + to_string(current(step)) +
                ": " + cores_[s].waiting_for();
-  }
   for (const auto& [who, actions] : log_)
     if (who.first == s) check_order(s, who.second, actions);
   if (cores_[s].waiting_for() != "no step is announced")

@@ -140,7 +140,7 @@ TEST_CASE("stages that mix forwards and backwards differently do not lock on one
 TEST_CASE("with the default credits no schedule waits for them") {
   // A forward takes 1,000 and up to half as much again; a message a twentieth of it, or twice it.
   const auto latency = GENERATE(50U, 500U, 2000U);
-  for (const std::uint32_t stages : {2U, 4U, 8U}) {
+  for (const std::uint32_t stages : {2U, 4U, 8U})
     for (const auto& steps : {gpipe(stages, 16), one_f_one_b(stages, 16), zb_h1(stages, 16)}) {
       const auto freely = duration(steps, max_credits, latency, 500);
       const auto share = [&](std::uint32_t credits) {
@@ -155,5 +155,4 @@ TEST_CASE("with the default credits no schedule waits for them") {
       CHECK(by_default <= 1.005);
       if (latency == 2000 && steps.schedule == "gpipe") CHECK(share(1) > 1.2);
     }
-  }
 }

@@ -427,12 +427,11 @@ class world {
         return wrong(who + " ended " + std::to_string(me.left_out.size()) + " steps, not " +
                      std::to_string(steps));
       if (expected.fails && of_.may_leave_out() && !me.fails) return wrong(who + " goes on");
-      for (std::size_t step = 0; step < steps; ++step) {
+      for (std::size_t step = 0; step < steps; ++step)
         if (expected.left_out[step].empty() != me.left_out[step].empty() ||
             me.left_out[step].find(expected.left_out[step]) == std::string::npos)
           return wrong(who + " on step " + std::to_string(step + 1) + ": '" + me.left_out[step] +
                        "', not '" + expected.left_out[step] + "'");
-      }
       for (const auto& [step, scale] : me.loss_scales)
         if (step < steps && scale != expected.loss_scales[step])
           return wrong(who + " has another loss scale after step " + std::to_string(step + 1));

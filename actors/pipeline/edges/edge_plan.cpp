@@ -67,6 +67,7 @@ result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>
     const auto needed = engine::reach_between(sender, receiver, network_is_trusted);
     if (!needed) return tl::unexpected(ports_refused(needed.error()));
     made.reach_ = std::max(made.reach_, *needed);
+    port.receiver_first = to < from;
     port.number = number++;
     port.name = (port.on == engine::edge::input ? "activations from " : "gradients from ") +
                 sender.stage + " to " + receiver.stage;

@@ -70,10 +70,10 @@ bool is_executable(const fs::path& file) {
 
 // What is wrong with one node, by itself: a key and why; nothing: it is fine.
 std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& node,
-                                                            const trainer_config& config) {
-  const auto& cluster = config.cluster;
+                                                            const cluster_config& cluster,
+                                                            const link_config& link) {
   const auto launch = cluster.launch;
-  const bool trainer_is_named = !config.link.listen.empty() || !cluster.network.empty();
+  const bool trainer_is_named = !link.listen.empty() || !cluster.network.empty();
   using fault = std::pair<std::string, std::string>;
   if (const auto why = wrong_name(node.name); !why.empty()) return fault("name", why);
   if (is_over_hosts(launch) && node.host.empty())
@@ -130,7 +130,8 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
   };
   for (std::size_t i = 0; i < config.nodes.size(); ++i) {
     const auto& node = config.nodes[i];
-    if (const auto wrong = fault_of(node, whole.config)) refuse(i, wrong->first, wrong->second);
+    if (const auto wrong = fault_of(node, config, whole.config.link))
+      refuse(i, wrong->first, wrong->second);
     for (std::size_t j = 0; j < i; ++j) {
       if (config.nodes[j].name != node.name || node.name.empty()) continue;
       refuse(i, "name", "two nodes are named \"" + node.name + "\"; give each its own name");

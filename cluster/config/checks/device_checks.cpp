@@ -92,11 +92,11 @@ std::string fault_of_edges(const placement_tables& config, const engine::collect
 constexpr double least_tf32_tolerance = 1e-3;
 
 // Why TF32 cannot be allowed; empty: it can.
-std::string fault_of_tf32(const trainer_config& config) {
+std::string fault_of_tf32(const placement_tables& config, const train_config& train) {
   if (!has_stages_on(config, [](const std::string& device) { return !is_cpu(device); }))
     return "is for GPUs, but stages compute on the CPU; leave it out, or name GPUs (--device "
            "cuda:0)";
-  if (config.train.verify && config.train.verify_tolerance < least_tf32_tolerance)
+  if (train.verify && train.verify_tolerance < least_tf32_tolerance)
     return "rounds factors to 10 bits of fraction, so that a step cannot be verified to less than "
            "0.001; allow that (--verify-tolerance 0.001), or leave --verify or TF32 out";
   return {};
@@ -137,7 +137,8 @@ std::vector<error> check_devices(draft& whole, const registries& known) {
     if (const auto why = fault_of_edges(config, known.collectives.get()); !why.empty())
       refuse("pipeline.edges", why);
   if (config.model.tf32)
-    if (const auto why = fault_of_tf32(config); !why.empty()) refuse("model.tf32", why);
+    if (const auto why = fault_of_tf32(config, config.train); !why.empty())
+      refuse("model.tf32", why);
   return found;
 }
 

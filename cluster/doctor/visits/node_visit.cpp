@@ -17,17 +17,24 @@ std::string name_of_examiner(std::size_t number) {
 
 void visit_mailbox::hear(const std::string& name, output_stream stream, const std::string& text) {
   const std::lock_guard lock(mutex);
-  auto& from = processes[name];
-  if (stream == output_stream::err)
-    from.last_error = text;
-  else if (text.starts_with(facts_mark))
+  const auto found = processes.find(name);
+  if (found == processes.end() || found->second.says_too_much) return;
+  auto& from = found->second;
+  const bool is_fact = stream == output_stream::out && text.starts_with(facts_mark);
+  from.says_too_much = text.size() > longest_line || (is_fact && from.lines.size() == most_lines);
+  if (from.says_too_much)
+    from.lines.clear();
+  else if (is_fact)
     from.lines.push_back(text);
+  else if (stream == output_stream::err)
+    from.last_error = text;
   changed.notify_all();
 }
 
 void visit_mailbox::note_end(const child_exit& how) {
   const std::lock_guard lock(mutex);
-  processes[how.name].end = how;
+  if (const auto found = processes.find(how.name); found != processes.end())
+    found->second.end = how;
   changed.notify_all();
 }
 
@@ -104,27 +111,43 @@ void node_visit::end() {
 void node_visit::kill(const std::string& process) {
   means_.kill(process);
   std::unique_lock lock(box_->mutex);
-  box_->changed.wait_for(lock, actors::usual_deadlines.examiner_end,
-                         [&] { return box_->lost || box_->processes[process].end; });
+  box_->changed.wait_for(lock, actors::usual_deadlines.examiner_end, [&] {
+    const auto found = box_->processes.find(process);
+    return box_->lost || found == box_->processes.end() || found->second.end;
+  });
+}
+
+/// What is heard of it from here on is of this one: another of its name has ended before.
+result<void> node_visit::start(const std::string& process, const request& what) {
+  {
+    const std::lock_guard lock(box_->mutex);
+    const auto before = box_->processes.find(process);
+    if (before != box_->processes.end() && !before->second.end && !box_->lost)
+      return fail(errc::timed_out, process + " has not ended yet; run doctor again when it has");
+    box_->processes.insert_or_assign(process, visit_mailbox::process{});
+  }
+  auto started = means_.start(process, encode(what));
+  if (started) return started;
+  const std::lock_guard lock(box_->mutex);
+  box_->processes.erase(process);
+  return started;
 }
 
 answer node_visit::serve(const std::string& process, const request& what,
                          std::chrono::milliseconds limit, bool to_its_end) {
-  {
-    const std::lock_guard lock(box_->mutex);
-    box_->processes.erase(process);
-  }
-  if (auto started = means_.start(process, encode(what)); !started)
-    return {{}, started.error().text};
+  if (const auto started = start(process, what); !started) return {{}, started.error().text};
   std::unique_lock lock(box_->mutex);
+  const auto& heard = box_->processes.at(process);
   const auto done = [&] {
-    const auto& heard = box_->processes[process];
-    return box_->lost || heard.end || (!to_its_end && !heard.lines.empty());
+    return box_->lost || heard.end || heard.says_too_much || (!to_its_end && !heard.lines.empty());
   };
   const bool in_time = box_->changed.wait_for(lock, limit, done);
-  const auto& heard = box_->processes[process];
   answer out{heard.lines, ""};
-  if (!in_time) {
+  if (heard.says_too_much) {
+    out.error = "it says more than a process of this program would";
+    lock.unlock();
+    kill(process);
+  } else if (!in_time) {
     out.error = "no answer within " + std::to_string(limit.count() / 1000) + " s";
     lock.unlock();
     kill(process);

@@ -57,6 +57,7 @@ class node_visit {
  private:
   [[nodiscard]] answer serve(const std::string& process, const request& what,
                              std::chrono::milliseconds limit, bool to_its_end);
+  [[nodiscard]] result<void> start(const std::string& process, const request& what);
   void kill(const std::string& process);
 
   const std::shared_ptr<visit_mailbox> box_;

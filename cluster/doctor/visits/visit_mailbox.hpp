@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -8,21 +9,28 @@
 #include <vector>
 
 #include "cluster/launch/child_process.hpp"
+#include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster::doctor {
 
-/// What is heard of the processes on a node that the doctor visits. Filled from any thread.
+/// What is heard of the processes on a node that the doctor visits. Filled from any thread. What a
+/// node says of others than these is passed over: it may be anybody who knows the secret.
 struct visit_mailbox {
+  /// More lines of facts than the program ever writes of a request, or a longer line.
+  static constexpr std::size_t most_lines = 256;
+  static constexpr std::size_t longest_line = line_splitter::longest_line_bytes;
+
   struct process {
     std::vector<std::string> lines;  ///< Of facts.
     std::string last_error;
     std::optional<child_exit> end;
+    bool says_too_much = false;  ///< And is listened to no more.
   };
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::string, process> processes;  ///< By name.
+  std::map<std::string, process> processes;  ///< That were started, by name.
   std::vector<std::string> warnings;         ///< "WHAT; WHAT TO DO"
   std::optional<error> lost;                 ///< The node is, with its processes.
 

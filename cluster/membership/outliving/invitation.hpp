@@ -25,4 +25,12 @@ struct invitation {
 /// io_failed.
 [[nodiscard]] result<std::optional<invitation>> receive_invitation(int socket);
 
+/// Tells whoever has invited to this trainer why nobody has joined it, or has left it. Does not
+/// wait; nothing happens where nobody is left to read it.
+void decline_invitation(int socket, const std::string& trainer, const std::string& why);
+
+/// What was told last of an invitation to this trainer; empty: nothing. Takes all that was told, so
+/// that there is room for more. Does not wait.
+[[nodiscard]] std::string why_declined(int socket, const std::string& trainer);
+
 }  // namespace troupe::cluster

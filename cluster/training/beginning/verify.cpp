@@ -112,13 +112,16 @@ std::vector<slice_place> places_of(const actors::pipeline& stages, const prepare
 /// at a time.
 class verifier {
  public:
-  verifier(actors::pipeline& stages, const trainer_config& config, const prepared_run& run)
+  verifier(actors::pipeline& stages, const pipeline_config& pipeline, const model_config& model,
+           const train_config& train, const prepared_run& run)
       : stages_(stages),
-        config_(config),
+        pipeline_(pipeline),
+        model_(model),
+        train_(train),
         run_(run),
         weights_(run.blueprint, run.model.seed),
         places_(places_of(stages, run)),
-        thread_(config.pipeline) {}
+        thread_(pipeline) {}
 
   /// Whether the stages have the weights that they begin with.
   result<void> check_weights(const char* what) {
@@ -132,7 +135,7 @@ class verifier {
   result<void> dry_run(const engine::batch& batch) {
     auto scaler = run_.scaler;
     while (true) {
-      loss_scale_ = scaler ? scaler->scale : loss_scale_of(config_.model, config_.train);
+      loss_scale_ = scaler ? scaler->scale : loss_scale_of(model_, train_);
       const auto loss = stages_.dry_run_unread(batch, run_.microbatches, loss_scale_);
       if (!loss) return tl::unexpected(loss.error());
       outcome_.pipeline_loss = *loss;
@@ -150,14 +153,13 @@ class verifier {
     const auto parts =
         engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), run_.microbatches));
     if (!parts) return tl::unexpected(parts.error());
-    const auto logical = logical_replicas_of(config_.pipeline, config_.train);
-    const auto microbatches = is_norm_synced(config_.pipeline, config_.train)
+    const auto logical = logical_replicas_of(pipeline_, train_);
+    const auto microbatches = is_norm_synced(pipeline_, train_)
                                   ? actors::batches_of_groups(*parts, 0, 1, logical)
                                   : *parts;
     engine::sliced_step step(run_.ranges.size(),
                              [this](std::size_t slice) {
-                               return layers_before(weights_, run_.ranges[slice], config_.model,
-                                                    run_);
+                               return layers_before(weights_, run_.ranges[slice], model_, run_);
                              },
                              {.how = how,
                               .step = 1,
@@ -179,7 +181,7 @@ class verifier {
   using differences = std::map<std::string, engine::tensor_difference>;
 
   result<void> check_weights(std::uint32_t at, const char* what) {
-    const auto layers = layers_before(weights_, run_.ranges[at], config_.model, run_);
+    const auto layers = layers_before(weights_, run_.ranges[at], model_, run_);
     if (!layers) return tl::unexpected(layers.error());
     std::map<std::string, at::Tensor> expected;
     for (auto& each : engine::collect_weights(*layers)) expected.emplace(each.name, each.tensor);
@@ -235,8 +237,7 @@ class verifier {
     whole_tensors compared([&](const named_tensor& here) -> result<void> {
       const auto there = expected.extract(here.name);
       if (there)
-        into[here.name] =
-            engine::compare_tensors(here, there.mapped(), config_.train.verify_tolerance);
+        into[here.name] = engine::compare_tensors(here, there.mapped(), train_.verify_tolerance);
       else if (!tied_.contains(here.name))
         into[here.name] = {.name = here.name, .problem = "unknown in one process"};
       return {};
@@ -273,7 +274,7 @@ class verifier {
 
   /// In the order of stages, and of the model within each.
   engine::verification sum_up(double loss) {
-    const auto tolerance = config_.train.verify_tolerance;
+    const auto tolerance = train_.verify_tolerance;
     outcome_.tolerance = tolerance;
     outcome_.one_process_loss = loss;
     const double apart = std::abs(outcome_.pipeline_loss - loss);
@@ -298,7 +299,9 @@ class verifier {
   }
 
   actors::pipeline& stages_;
-  const trainer_config& config_;
+  const pipeline_config& pipeline_;
+  const model_config& model_;
+  const train_config& train_;
   const prepared_run& run_;
   engine::initial_weights weights_;
   std::vector<slice_place> places_;  // by slice
@@ -325,7 +328,7 @@ result<void> verify(actors::pipeline& stages, const application& program,
   if (!batch) return tl::unexpected(batch.error());
   const auto how = stage_options_of(config.train, config.model, program.info.known);
   if (!how) return tl::unexpected(how.error());
-  verifier both(stages, config, run);
+  verifier both(stages, config.pipeline, config.model, config.train, run);
   if (auto same = both.check_weights("a stage does not begin with the weights it should: "); !same)
     return same;
   if (auto ran = both.dry_run(*batch); !ran) return ran;

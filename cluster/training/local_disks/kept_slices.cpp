@@ -92,7 +92,7 @@ result<void> pass_over(prepared_run& run, const trainer_config& config) {
       log::info(config.checkpoint.dir.string() + " has no whole checkpoint: the run begins anew");
     return begin_anew(run, config.model, config.train);
   }
-  return check_settings(*older->found, config, run.model.options, run.of_data).and_then([&] {
+  return check_settings(*older->found, {config, run.model.options, run.of_data}).and_then([&] {
     return begin_from(run, std::move(*older->found));
   });
 }
@@ -145,7 +145,7 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   const auto restored = restore_manifests(by);
   if (!restored) return tl::unexpected(restored.error());
   if (*restored == 0 && !lacks_manifests(by.config.checkpoint)) return {};
-  auto newest = find_resumed(by.config, run.model.options, run.of_data);
+  auto newest = find_resumed({by.config, run.model.options, run.of_data});
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
   run.is_complete = (*newest)->manifest.step >= run.steps;

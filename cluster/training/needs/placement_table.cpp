@@ -15,6 +15,7 @@
 #include "cluster/training/needs/placement_words.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
 #include "engine/schedule/generators.hpp"
@@ -59,23 +60,29 @@ double resident_bytes() {
   return 0;
 }
 
-/// Of stages that run on this machine; what a program itself takes is in neither amount.
+/// Of what runs on this machine: stages, and what keeps versions of those that lend none. What a
+/// program itself takes is in neither amount.
 result<void> check_memory_here(const cluster_config& cluster, const predicted_memory& memory,
                                const std::vector<stage_place>& places) {
-  if (cluster.launch != launch_way::local) return {};
+  const bool has_keeper = memory.keeper > 0;
+  if (cluster.launch != launch_way::local)
+    return has_keeper
+               ? actors::check_room("trainer and keeper are together predicted to take",
+                                    memory.trainer + memory.keeper, engine::read_free_memory())
+               : result<void>();
   if (std::ranges::any_of(places, &stage_place::on_gpu)) {
     std::vector<std::string> devices;
     for (const auto& place : places) devices.push_back(place.device);
     if (auto fits = check_card_room(devices, memory.stages, engine::find_cards()); !fits)
       return fits;
   }
-  double all = -memory.mapped;
+  double all = memory.keeper - memory.mapped;
   for (std::size_t i = 0; i < memory.stages.size(); ++i)
     all += memory.stages[i].on_host(places[i].on_gpu);
+  const bool is_alone = memory.stages.size() == 1;
   const std::string who =
-      memory.stages.size() == 1
-          ? "stage-0 is"
-          : "stage-0 to stage-" + std::to_string(memory.stages.size() - 1) + " are together";
+      (is_alone ? "stage-0" : "stage-0 to stage-" + std::to_string(memory.stages.size() - 1)) +
+      (has_keeper ? " and the keeper" : "") + (is_alone && !has_keeper ? " is" : " are together");
   return actors::check_room(who + " predicted to take", all, engine::read_free_memory());
 }
 
@@ -111,8 +118,8 @@ bool are_replicas_alike(const std::vector<stage_place>& on, std::size_t stages) 
 
 /// A line for each stage, of one replica alone where there are no nodes and replicas are alike.
 /// `memory`: nothing where it cannot be predicted.
-std::vector<table_row> rows_of(const placement_tables& config, const link_config& link,
-                               const prepared_run& run, const engine::model_layout& layout,
+std::vector<table_row> rows_of(const trainer_config& config, const prepared_run& run,
+                               const engine::model_layout& layout,
                                const std::optional<predicted_memory>& memory,
                                const std::vector<stage_place>& on) {
   const auto amount = [&memory](auto of) {
@@ -140,7 +147,7 @@ std::vector<table_row> rows_of(const placement_tables& config, const link_config
                    std::to_string(threads[i]),
                    amount(on_host),
                    on[i].on_gpu ? amount(on_device) : std::string("-")};
-    if (config.cluster.launch == launch_way::none) line[3] = "joins " + link.listen;
+    if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
       line[2] = node.name;
@@ -150,6 +157,9 @@ std::vector<table_row> rows_of(const placement_tables& config, const link_config
   }
   rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
                   amount([](const predicted_memory& all) { return all.trainer; }), "-"});
+  if (outlives_trainer(config))
+    rows.push_back({"keeper", "-", "-", "this machine", "-", "-",
+                    amount([](const predicted_memory& all) { return all.keeper; }), "-"});
   if (std::ranges::none_of(on, &stage_place::on_gpu))
     for (auto& each : rows) each.back().clear();
   return rows;
@@ -180,7 +190,7 @@ result<checked_run> table_without_data(const application& program, const trainer
   const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
                                         config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  const auto rows = rows_of(config, config.link, *run, *layout, std::nullopt, places_of(config));
+  const auto rows = rows_of(config, *run, *layout, std::nullopt, places_of(config));
   return checked_run{.table = in_columns(rows) + words_on_thread_loads(config) +
                               words_on_run(config, devices) +
                               words_on_missing_data(config.data, *run, why)};
@@ -209,12 +219,12 @@ result<checked_run> placement_table(const application& program, const trainer_co
   if (!placed) return tl::unexpected(placed.error());
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
-  const auto rows = rows_of(where.config, where.config.link, *run, *layout, where.memory, on);
-  auto out = in_columns(rows) +
-             explanation_of_memory(program_bytes, config.train.on_fault == fault_policy::recover,
-                                   std::ranges::any_of(on, &stage_place::on_gpu)) +
-             words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
-             words_on_versions(where.memory, on) + words_on_run(config, devices);
+  const auto rows = rows_of(where.config, *run, *layout, where.memory, on);
+  auto out =
+      in_columns(rows) +
+      explanation_of_memory(program_bytes, config, std::ranges::any_of(on, &stage_place::on_gpu)) +
+      words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
+      words_on_versions(where.memory, on) + words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();

@@ -7,6 +7,7 @@
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/config/checks/thread_checks.hpp"
 #include "cluster/membership/launch_choice.hpp"
+#include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
 
@@ -21,6 +22,11 @@ const char* const explanation_of_versions =
     "  that lend it their memory. On one machine they are the pages of the stage that they are of, "
     "which a process\n"
     "  shows only once it has read them.\n";
+
+const char* const explanation_of_keeper =
+    "  With max_restarts too the keeper, which outlives the trainer, keeps versions in its place: "
+    "three of each\n"
+    "  stage that does not lend it its memory, and the next one as it comes.\n";
 
 const char* const explanation_of_devices =
     "device memory: what of that a stage has on its GPU, beside what CUDA's own libraries take; "
@@ -47,7 +53,9 @@ std::string words_on_replicas(const placement_tables& config, const train_config
 
 }  // namespace
 
-std::string explanation_of_memory(double program_bytes, bool keeps_versions, bool has_gpus) {
+std::string explanation_of_memory(double program_bytes, const trainer_config& config,
+                                  bool has_gpus) {
+  const bool keeps_versions = config.train.on_fault == fault_policy::recover;
   return "memory: the predicted peak of a process beside the program itself, which with its data "
          "has " +
          in_mebi(program_bytes) +
@@ -57,7 +65,9 @@ std::string explanation_of_memory(double program_bytes, bool keeps_versions, boo
          "  the micro-batches in flight (measured here by one forward of each layer), what waits "
          "on its edges,\n"
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n" +
-         (keeps_versions ? explanation_of_versions : "") + (has_gpus ? explanation_of_devices : "");
+         (keeps_versions ? explanation_of_versions : "") +
+         (outlives_trainer(config) ? explanation_of_keeper : "") +
+         (has_gpus ? explanation_of_devices : "");
 }
 
 std::string words_on_devices(const placement_tables& config) {
@@ -118,7 +128,8 @@ std::string words_on_versions(const predicted_memory& memory, const std::vector<
   for (std::size_t stage = 0; stage < memory.sent.size(); ++stage) {
     const auto& sent = memory.sent[stage];
     if (!sent) continue;
-    out += "stage " + std::to_string(stage) + ": each version travels to its second keeper as ";
+    out += "stage " + std::to_string(stage) +
+           ": each version travels to a keeper that shares no memory with it as ";
     if (sent->is_update(on[stage].on_gpu))
       out += in_mebi(sent->update) + " of gradients and buffers, of which the keeper computes " +
              in_mebi(sent->state) + " of state\n";

@@ -18,8 +18,8 @@ struct stage_place {
 };
 
 /// What the columns of memory mean. `program_bytes`: what the program itself has in this process;
-/// `keeps_versions`: the run can continue after losses; `has_gpus`: some stage is on one.
-[[nodiscard]] std::string explanation_of_memory(double program_bytes, bool keeps_versions,
+/// `has_gpus`: some stage is on one.
+[[nodiscard]] std::string explanation_of_memory(double program_bytes, const trainer_config& config,
                                                 bool has_gpus);
 
 /// What there is to say of this machine's GPUs; empty: nothing. Before a layer runs: see
@@ -34,7 +34,7 @@ struct stage_place {
 /// are none.
 [[nodiscard]] std::string words_on_thread_loads(const placement_tables& config);
 
-/// What is sent of each stage's versions to a keeper that shares no memory with it; empty: nothing.
+/// What is sent of each stage's versions to keepers that share no memory with it; empty: nothing.
 [[nodiscard]] std::string words_on_versions(const predicted_memory& memory,
                                             const std::vector<stage_place>& on);
 

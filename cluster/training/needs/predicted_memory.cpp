@@ -3,25 +3,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "actors/pipeline/stage_needs.hpp"
-#include "actors/recovery/kept_versions.hpp"
 #include "actors/transfer/piece.hpp"
-#include "cluster/hosts/host_addresses.hpp"
-#include "cluster/hosts/keepers_core.hpp"
-#include "cluster/membership/node_launcher.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/measured_layers.hpp"
 #include "cluster/training/measuring_process.hpp"
+#include "cluster/training/needs/version_memory.hpp"
 #include "cluster/training/partitioning.hpp"
-#include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
 
@@ -54,14 +48,6 @@ std::vector<std::size_t> cuts_of(const prepared_run& run) {
   return cuts;
 }
 
-/// What a stage of one replica keeps.
-struct stage_bytes {
-  double tensors = 0;     // parameters and buffers
-  double parameters = 0;  // alone
-  double state = 0;       // of the optimizer, at most where replicas share it out
-  double even_state = 0;  // the same if shares were all equal
-};
-
 result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
                                                  const pipeline_config& pipeline,
                                                  const optimizer_config& optimizer,
@@ -87,120 +73,6 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
     all[stage].even_state = static_cast<double>(engine::bytes_of(parameters) * *slots) / shares;
   }
   return all;
-}
-
-/// Whether processes of one machine lend each other memory, and all that join may be of this one.
-bool lends_here(const cluster_config& cluster, const link_config& link) {
-  return transport_of(link) == messages::link_transport::shm ||
-         (link.transport == transport::mixed && cluster.launch != launch_way::none);
-}
-
-/// Which stages of all replicas lend their versions to processes of their machine.
-std::vector<bool> lenders_of(const placement_tables& config, const link_config& link,
-                             bool are_whole) {
-  std::vector<bool> lend;
-  for (const auto& seat : seats_of_stages(config, std::thread::hardware_concurrency()))
-    lend.push_back(lends_here(config.cluster, link) && are_whole && seat.device == "cpu");
-  return lend;
-}
-
-/// Where the versions of each stage are kept beside its own node, as far as the config tells which
-/// stages lend memory to the trainer. `lends`: see lenders_of.
-result<std::vector<other_keepers>> keepers_of(const placement_tables& config,
-                                              std::vector<bool> lends) {
-  std::vector<std::string> hosts(lends.size());
-  const auto& cluster = config.cluster;
-  if (cluster.nodes.empty()) return keepers_beside(hosts, lends);
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places) return tl::unexpected(places.error());
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    const auto& node = cluster.nodes[places->at(i)];
-    hosts[i] = node.name;
-    if (is_over_hosts(cluster.launch) && !means_this_machine(host_of_user(node.host)))
-      lends[i] = false;
-  }
-  return keepers_beside(hosts, lends);
-}
-
-/// Of which stages of all replicas the keeper elsewhere shares no memory with the stage.
-std::vector<bool> are_versions_sent(const placement_tables& config, const link_config& link,
-                                    const std::vector<other_keepers>& keepers) {
-  const bool lends = lends_here(config.cluster, link);
-  std::vector<bool> sent(keepers.size(), !lends);
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!lends || !places || !is_over_hosts(config.cluster.launch)) return sent;
-  const auto host = [&](std::size_t place) {
-    return host_of_user(config.cluster.nodes[places->at(place)].host);
-  };
-  for (std::size_t i = 0; i < keepers.size(); ++i) {
-    const auto& other = keepers[i].stage;
-    sent[i] = other ? host(i) != host(*other) : !means_this_machine(host(i));
-  }
-  return sent;
-}
-
-/// Which stages' versions are sent, in any replica.
-std::vector<std::optional<sent_version>> sent_versions(const std::vector<stage_bytes>& bytes,
-                                                       const std::vector<bool>& are_sent,
-                                                       bool same_on_every_cpu) {
-  std::vector<std::optional<sent_version>> all(bytes.size());
-  for (std::size_t i = 0; i < are_sent.size(); ++i) {
-    const auto& of = bytes[i % bytes.size()];
-    const double state = of.tensors + of.state;
-    // A gradient for each parameter, or its value where another replica updates it.
-    if (are_sent[i])
-      all[i % bytes.size()] =
-          sent_version{.state = state, .update = same_on_every_cpu ? of.tensors : state};
-  }
-  return all;
-}
-
-/// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
-/// node, on another and with the trainer, or three in a process that outlives it; and where a
-/// keeper computes them, the gradients until it has. Of replicas, the one that keeps the most
-/// counts. `are_whole`: see are_lent_whole.
-result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
-                          const trainer_config& config, const registries& known,
-                          predicted_memory& to) {
-  constexpr double kept = actors::kept_versions::most;
-  const auto stages = bytes.size();
-  const bool outlives = outlives_trainer(config);
-  const auto version = [&](std::size_t stage) {
-    return kept * (bytes[stage].tensors + bytes[stage].state);
-  };
-  const auto lends = lenders_of(config, config.link, are_whole);
-  const bool maps = std::ranges::all_of(lends, std::identity());
-  const auto keepers = keepers_of(config, lends);
-  if (!keepers) return tl::unexpected(keepers.error());
-  const auto entry = known.optimizers.find(config.optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto are_sent = are_versions_sent(config, config.link, *keepers);
-  to.sent = sent_versions(bytes, are_sent, entry->same_on_every_cpu);
-  std::vector<double> for_others(keepers->size(), 0), arriving(keepers->size(), 0);
-  for (std::size_t i = 0; i < keepers->size(); ++i) {
-    const auto& [other, trainer] = keepers->at(i);
-    const auto& sent = to.sent[i % stages];
-    const double update = are_sent[i] && sent->is_update(false) ? sent->update : 0;
-    if (other) {
-      for_others[*other] += version(i % stages);
-      arriving[*other] += update;
-    }
-    if (trainer && !outlives) to.trainer += version(i % stages) + (other ? 0 : update);
-  }
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    double most = 0, most_arriving = 0;
-    for (auto i = stage; i < for_others.size(); i += stages) {
-      most = std::max(most, for_others[i]);
-      most_arriving = std::max(most_arriving, arriving[i]);
-    }
-    auto& own = to.stages.at(stage);
-    const double lent_longer = outlives && maps ? version(stage) / kept : 0;
-    add_on_host(own, version(stage) + lent_longer + most);
-    own.on_cpu += most_arriving;
-    if (to.sent[stage] && to.sent[stage]->is_update(false)) own.on_cpu += bytes[stage].parameters;
-    if (maps) to.mapped += most;
-  }
-  return {};
 }
 
 /// Adds what a stage keeps of itself while it writes its files of a checkpoint.

@@ -36,6 +36,10 @@ struct predicted_memory {
   /// lost stage may need again; it has no weights, but the versions that it keeps. Those that
   /// stages lend it are in their memory, and the trainer shows them only once it has read them.
   double trainer = 0;
+  /// The process that outlives the trainer, where there is one: the versions that it keeps of
+  /// stages which do not lend them, and what it has of their next ones until they are whole. Those
+  /// that are lent are in the stages' memory.
+  double keeper = 0;
   /// What stages are said to have above and only map: versions of others on one machine, which has
   /// them once, with the stage that they are of.
   double mapped = 0;

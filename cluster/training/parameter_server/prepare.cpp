@@ -42,7 +42,7 @@ result<void> check_shares(const server_application& program, const trainer_confi
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const trainer_config& config) {
   const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(config, server_settings_of_steps(config.own), run.of_data,
+  const auto begins = find_beginning({config, server_settings_of_steps(config.own), run.of_data},
                                      run.plan.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
@@ -63,10 +63,14 @@ result<void> read_beginning(prepared_server& run, const trainer_config& config) 
 
 }  // namespace
 
-actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank) {
+int threads_of_worker(const server_settings& server) noexcept {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  const auto server = config.own.of<server_settings>();
   const int share = std::max(1, cores / static_cast<int>(server.workers));
+  return server.threads_per_worker > 0 ? server.threads_per_worker : share;
+}
+
+actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank) {
+  const auto server = config.own.of<server_settings>();
   return {.rank = rank,
           .coordinator = {},
           .bf16_gradients = server.bf16_gradients,
@@ -77,7 +81,7 @@ actors::build_worker worker_order(const trainer_config& config, std::uint32_t ra
           .seed = config.train.seed,
           .loss = config.train.loss,
           .strict = config.data.strict,
-          .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
+          .threads = threads_of_worker(server)};
 }
 
 std::vector<engine::owned_parameter> first_parameters(const prepared_server& run) {

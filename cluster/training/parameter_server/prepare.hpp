@@ -39,13 +39,16 @@ struct prepared_server {
   bool is_complete = false;  // a checkpoint has all of its steps
 };
 
+/// Intra-op threads of each worker.
+[[nodiscard]] int threads_of_worker(const server_settings& server) noexcept;
+
 /// The order for a worker, without its coordinator and the metrics.
 [[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
 
 /// What the shards own together, with the values that the model is made with.
 [[nodiscard]] std::vector<engine::owned_parameter> first_parameters(const prepared_server& run);
 
-/// Settings of the table [server] that determine the steps: see settings_of_steps.
+/// Settings of the table [server] that determine the steps: see checkpointed_run.
 [[nodiscard]] std::map<std::string, double> server_settings_of_steps(const own_settings& own);
 
 /// Checks that all of what was opened, a checkpoint or a file of --init, fits the run. Errors:

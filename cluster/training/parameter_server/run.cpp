@@ -272,16 +272,18 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
-  auto report = run_reporter::open(config.observe, options);
+  auto report = run_reporter::open(config, options);
   if (!report) return tl::unexpected(report.error());
   auto checkpoints =
-      checkpoint_keeper::open(config, server_settings_of_steps(config.own), run.begin.steps,
-                              checkpoint_keeper::clock::now(), run.of_data);
+      checkpoint_keeper::open({config, server_settings_of_steps(config.own), run.of_data},
+                              run.begin.steps, checkpoint_keeper::clock::now());
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
   tell_command_to_resume(config, run.begin.steps);
+  if (config.restart > 0)
+    (*report)->restart({.restart = config.restart, .after_step = run.begin.steps});
   run_parts parts{group,
                   config,
                   run,

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
@@ -24,14 +23,14 @@ struct shard_bytes {
 
 result<std::vector<shard_bytes>> bytes_of_shards(const prepared_server& run,
                                                  const optimizer_config& optimizer,
-                                                 const own_settings& own, const registries& known) {
+                                                 const server_settings& server,
+                                                 const registries& known) {
   const auto entry = known.optimizers.find(optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
   const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
-  const auto shards = own.of<server_settings>().shards;
   std::vector<shard_bytes> all;
-  for (const auto& part : engine::spread_parameters(first_parameters(run), shards)) {
+  for (const auto& part : engine::spread_parameters(first_parameters(run), server.shards)) {
     shard_bytes shard;
     for (const auto& each : part) shard.weights += static_cast<double>(each.values.nbytes());
     shard.state = shard.weights * static_cast<double>(*slots);
@@ -52,11 +51,10 @@ meeting_words meeting_of(const link_config& link) {
   return {link.listen.empty() ? "127.0.0.1, a free port" : link.listen, "a free port"};
 }
 
-std::vector<table_row> rows_of_server(const trainer_config& config,
+std::vector<table_row> rows_of_server(const link_config& link, const server_settings& server,
                                       const std::vector<shard_bytes>& shards) {
-  const auto server = config.own.of<server_settings>();
   const auto host = host_name();
-  const auto met = meeting_of(config.link);
+  const auto met = meeting_of(link);
   std::vector<table_row> rows{
       {"process", "host", "address", "threads", "weights", "optimizer state"}};
   for (std::size_t i = 0; i < shards.size(); ++i)
@@ -65,7 +63,7 @@ std::vector<table_row> rows_of_server(const trainer_config& config,
                     actors::in_mebi(shards[i].state)});
   for (std::uint32_t i = 0; i < server.workers; ++i)
     rows.push_back({"worker-" + std::to_string(i), host, met.others,
-                    std::to_string(worker_order(config, i).threads), "-", "-"});
+                    std::to_string(threads_of_worker(server)), "-", "-"});
   rows.push_back({"trainer", host, met.trainer, "-", "-", "-"});
   return rows;
 }
@@ -88,19 +86,20 @@ std::string words_on_beginning(const prepared_server& run) {
 result<checked_run> server_table(const server_application& program, const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto shards = bytes_of_shards(*run, config.optimizer, config.own, program.info.known);
+  const auto server = config.own.of<server_settings>();
+  const auto shards = bytes_of_shards(*run, config.optimizer, server, program.info.known);
   if (!shards) return tl::unexpected(shards.error());
-  return checked_run{.table = in_columns(rows_of_server(config, *shards)) + explanation_of_shards +
-                              words_on_beginning(*run)};
+  return checked_run{.table = in_columns(rows_of_server(config.link, server, *shards)) +
+                              explanation_of_shards + words_on_beginning(*run)};
 }
 
 result<doctor::run_needs> needs_of_server(const server_application& program,
                                           const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto shards = bytes_of_shards(*run, config.optimizer, config.own, program.info.known);
-  if (!shards) return tl::unexpected(shards.error());
   const auto server = config.own.of<server_settings>();
+  const auto shards = bytes_of_shards(*run, config.optimizer, server, program.info.known);
+  if (!shards) return tl::unexpected(shards.error());
   doctor::run_needs out{.stage_bytes = {},
                         .of_what = "the shards' weights and optimizer state",
                         .saved_bytes = 0,
@@ -115,8 +114,8 @@ result<doctor::run_needs> needs_of_server(const server_application& program,
     saved += weights;
     out.threads_of_processes.push_back(server.threads_per_shard);
   }
-  for (std::uint32_t i = 0; i < server.workers; ++i)
-    out.threads_of_processes.push_back(worker_order(config, i).threads);
+  out.threads_of_processes.insert(out.threads_of_processes.end(), server.workers,
+                                  threads_of_worker(server));
   if (!config.train.save.empty()) out.saved_bytes = saved;
   return out;
 }

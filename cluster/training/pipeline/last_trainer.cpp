@@ -24,8 +24,10 @@ std::string words_of_slices(const prepared_run& run) {
 
 }  // namespace
 
-void note_step(const pipeline_run& parts, actors::pipeline& stages, std::uint64_t step) {
+void note_step(pipeline_run& parts, actors::pipeline& stages, std::uint64_t step) {
+  if (step % parts.config.train.accumulate != 0) return;  // it has no version
   const auto host = parts.group.outliving_host();
+  parts.told.is_noted = host != nullptr;
   if (!host) return;
   const auto scaler = stages.scaler_after(step);
   if (!scaler) return;  // a stage is lost, and it is another step that the run goes on after
@@ -67,6 +69,7 @@ result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts) {
   }
   parts.told.steps = note.step;
   parts.told.evaluated = note.evaluated;
+  parts.told.is_noted = true;
   return from;
 }
 

@@ -11,8 +11,9 @@
 namespace troupe::cluster {
 
 /// Tells the process that outlives this trainer, if there is one, what another trainer has to know
-/// to go on behind a step that is done. Does not wait. Used by the run's thread.
-void note_step(const pipeline_run& parts, actors::pipeline& stages, std::uint64_t step);
+/// to go on behind a step that is done, where that has completed an update: behind others there is
+/// no version. Does not wait. Used by the run's thread.
+void note_step(pipeline_run& parts, actors::pipeline& stages, std::uint64_t step);
 
 /// Where the trainer before this one was when it was lost, if the process that has outlived it has
 /// a version of every stage there, and the model is cut as it was; that counts as told then.

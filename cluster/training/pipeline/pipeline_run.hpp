@@ -9,6 +9,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "cluster/recovery/earlier_scalers_core.hpp"
 #include "cluster/training/application.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
@@ -27,6 +28,7 @@ namespace troupe::cluster {
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
   std::uint64_t steps = 0, evaluated = 0;
+  bool is_noted = false;  // the last version's step was, by what outlives the trainer
 };
 
 /// What became of losses.
@@ -54,6 +56,7 @@ struct pipeline_run {
   std::optional<slice_disks> disks;  // none: checkpoints are in the trainer's folder
   told_progress told;
   recovery_totals recovered = {};
+  earlier_scalers_core scalers = {};
 };
 
 }  // namespace troupe::cluster

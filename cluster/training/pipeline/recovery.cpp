@@ -113,7 +113,8 @@ std::vector<strong_actor_ptr> stage_recovery::keepers_from(std::size_t stage) co
 std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers(const std::vector<bool>& lends) {
   const auto outliving = outliving_keeper();
   std::vector<std::vector<strong_actor_ptr>> all;
-  for (const auto& beside : keepers_beside(group_.hosts_of_places(), lends)) {
+  const bool outlives = outliving != nullptr;
+  for (const auto& beside : keepers_beside(group_.hosts_of_places(), lends, outlives)) {
     std::vector<strong_actor_ptr> of{keepers_.at(all.size())};
     if (beside.stage) of.push_back(keepers_.at(*beside.stage));
     if (beside.trainer) of.push_back(outliving ? outliving : keeper_here());
@@ -133,7 +134,7 @@ result<stage_recovery::versions> stage_recovery::versions_of(std::size_t stage) 
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const auto kept = answers[i].get();
     const bool is_spare = keepers[i] == outliving_;
-    if (!kept && kept.error().code == errc::peer_lost && is_spare) continue;
+    if (!kept && is_spare) continue;  // others have them
     if (!kept) return tl::unexpected(kept.error());
     for (const auto step : kept->steps) found.emplace(step, keepers[i]);
   }

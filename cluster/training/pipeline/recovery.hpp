@@ -41,8 +41,8 @@ void warn_of_shared_hosts(const placement_tables& config);
 
 /// Lets a run go on when it loses stages: their nodes are replaced. Where a version of each lost
 /// stage is left the others may go on; else all stages go back, as return_core decides. The
-/// versions of a stage are kept on its own node, on another one, and where that costs no copy (see
-/// keepers_beside) in the process that outlives this one, or if there is none in this one; so a
+/// versions of a stage are kept on its own node, on another one, and in the process that outlives
+/// this one, or if there is none in this one where that costs no copy (see keepers_beside); so a
 /// stage is lost for good only with all of these (docs/recovery.md). Used by one thread.
 class stage_recovery {
  public:
@@ -63,6 +63,10 @@ class stage_recovery {
 
   /// The one in the process that outlives this one, if that is there.
   [[nodiscard]] caf::strong_actor_ptr outliving_keeper() const;
+  /// Whether that process was there and is lost, and this one keeps nothing in its stead.
+  [[nodiscard]] bool is_outliving_lost() const {
+    return outliving_ && !group_.outliving_host() && !here_;
+  }
 
   /// Where the run goes on from, and where each stage's version is, if from versions.
   struct point {

@@ -28,7 +28,7 @@ double median_of(std::vector<double> values) {
 
 result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
                                                  const prepared_run& run) {
-  auto out = run_reporter::open(config.observe, progress_options_of(config.train, run));
+  auto out = run_reporter::open(config, progress_options_of(config.train, run));
   if (!out) return tl::unexpected(out.error());
   return std::unique_ptr<reporter>(
       new reporter(std::move(*out), loss_scale_of(config.model, config.train) != 1,
@@ -86,7 +86,7 @@ void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
 }
 
 result<void> reporter::check_applied() const {
-  if (applied_ > 0 || why_left_out_.empty()) return {};
+  if (any_applied() || why_left_out_.empty()) return {};
   return fail(errc::handler_failed,
               "nothing was trained, and nothing is saved: not one of " +
                   std::to_string(seconds_.size()) +

@@ -25,8 +25,12 @@ class reporter {
   void expect_on_devices(const std::vector<std::string>& memories,
                          const std::vector<engine::stage_memory>& needs);
 
+  /// Before the first step: what the run goes on from has so many behind it.
+  void begin_behind(std::uint64_t steps) noexcept { has_earlier_ = steps > 0; }
+
   void step(std::uint64_t step, const actors::step_outcome& outcome);
   void evaluation(const evaluation_report& outcome) { out_->evaluation(outcome); }
+  void restart(const restart_report& what) { out_->restart(what); }
   void print(const std::string& line) { out_->print(line); }
   void print(const std::vector<std::string>& lines);
 
@@ -34,8 +38,8 @@ class reporter {
   /// stages had of their devices' memory.
   void finish(const std::optional<engine::prediction>& predicted);
 
-  /// Whether any update was applied yet.
-  [[nodiscard]] bool any_applied() const noexcept { return applied_ > 0; }
+  /// Whether any update was applied yet, perhaps before this run.
+  [[nodiscard]] bool any_applied() const noexcept { return applied_ > 0 || has_earlier_; }
 
   /// Errors: handler_failed where there were steps and not one was applied, saying why.
   [[nodiscard]] result<void> check_applied() const;
@@ -52,6 +56,7 @@ class reporter {
   std::vector<device_peak> peaks_;  // of each stage
   std::uint32_t accumulate_;        // steps of an update
   std::uint64_t applied_ = 0;       // updates
+  bool has_earlier_ = false;        // steps that it has not been told
   bool is_left_out_ = false;        // the one under way
   std::string why_left_out_;        // the last step that was
 };

@@ -1,9 +1,7 @@
 #include "cluster/training/pipeline/run.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -66,6 +64,8 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
   }
   auto stages = parts.group.build(parts.orders);
   if (!stages) return tl::unexpected(stages.error());
+  // Asked for before all keepers are: if it is lost meanwhile, stages know that it was a spare one.
+  const auto spare = parts.recovery ? parts.recovery->outliving_keeper() : nullptr;
   return actors::pipeline::compose(
       parts.group.system(), *stages, parts.schedule,
       actors::pipeline_options{
@@ -87,8 +87,7 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
           .keepers = parts.recovery ? parts.recovery->keepers(lends_to_trainer(
                                           parts.group, config, config.link, are_lent_whole(run)))
                                     : std::vector<std::vector<caf::strong_actor_ptr>>(),
-          .spare_keeper =
-              parts.recovery ? parts.recovery->outliving_keeper() : caf::strong_actor_ptr(),
+          .spare_keeper = spare,
           .logs_edges = parts.recovery != nullptr,
           .accumulate = config.train.accumulate});
 }
@@ -151,6 +150,24 @@ void tell_complete(pipeline_run& parts) {
                       (lacks_evaluation ? "; only the last evaluation is left out" : ""));
 }
 
+/// The loss scaler behind a step's version, where it is dynamic. `stages`: see recover; `before`:
+/// where they began.
+result<std::optional<engine::loss_scaler>> scaler_behind(pipeline_run& parts, std::uint64_t step,
+                                                         std::optional<actors::pipeline>& stages,
+                                                         const start_point& before) {
+  if (!before.scaler) return std::nullopt;
+  const auto tell = [&](std::uint64_t each) -> std::optional<engine::loss_scaler> {
+    if (each == before.steps_before) return before.scaler;
+    if (each < before.steps_before || !stages) return std::nullopt;
+    return stages->scaler_after(each).value_or(std::nullopt);
+  };
+  const auto found = parts.scalers.go_back(step, parts.config.train.accumulate, tell);
+  if (!found)
+    return fail(errc::stale,
+                "the loss scale after step " + std::to_string(step) + " is not known any more");
+  return found;
+}
+
 /// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
 /// had not been composed.
 result<start_point> recover(pipeline_run& parts, const error& why,
@@ -174,14 +191,11 @@ result<start_point> recover(pipeline_run& parts, const error& why,
     if (!read) return read;
     from = std::move(*read);
     parts.checkpoints.went_back(from.steps_before);
-  } else if (stages) {
-    const auto scaler = stages->scaler_after(found->at.step);
+  } else {
+    const auto scaler = scaler_behind(parts, found->at.step, stages, before);
     if (!scaler) return tl::unexpected(scaler.error());
     from = {
         .steps_before = found->at.step, .scaler = *scaler, .versions = std::move(found->versions)};
-  } else {
-    from.steps_before = found->at.step;
-    from.versions = std::move(found->versions);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   print("the run goes on after step " + std::to_string(from.steps_before) + ", " +
@@ -199,6 +213,20 @@ result<void> end_complete(pipeline_run& parts, actors::pipeline& stages) {
   // The run is done and saved: a stage that is lost now does not undo that.
   log::warning(parts.group.explain(shown.error()).text + "; no sample is shown");
   return {};
+}
+
+/// Whether a run that has lost stages ends, since this trainer has stood still until all had left
+/// it: what keeps versions for another trainer has those of all stages, and this one has none. Not
+/// where no other comes, or where that was lost before and has none of the last steps.
+bool gives_way_to_another(pipeline_run& parts) {
+  const bool comes_another = parts.config.restart < parts.config.train.max_restarts;
+  if (!comes_another || parts.control.stop.wanted() || !parts.told.is_noted) return false;
+  if (!parts.recovery->is_outliving_lost() || !parts.group.node().stood_still()) return false;
+  if (parts.group.lost({}).size() < parts.group.names().size()) return false;
+  log::warning(
+      "this trainer has stood still until all others had left it, and gives way to another one, "
+      "for which versions are kept");
+  return true;
 }
 
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
@@ -229,7 +257,8 @@ result<void> train_to_end(pipeline_run& parts, start_point from) {
   for (;;) {
     const auto done = attempt();
     if (done) return end_complete(parts, *stages);
-    if (!parts.recovery || done.error().code != errc::peer_lost) {
+    const bool is_loss = parts.recovery && done.error().code == errc::peer_lost;
+    if (!is_loss || gives_way_to_another(parts)) {
       const auto print = [&](const std::string& line) { parts.report->print(line); };
       static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
       tell_end(parts);
@@ -247,11 +276,11 @@ result<void> train_to_end(pipeline_run& parts, start_point from) {
 
 /// Before there are stages: their nodes listen where those of others reach them.
 result<void> arrange_doors(joined_listening& doors, node_group& group, actors::requester& ask,
-                           const trainer_config& config, bool wraps) {
+                           const placement_tables& config, const link_config& link, bool wraps) {
   if (auto arranged = doors.arrange(); !arranged) return arranged;
   if (auto apart = check_listening(group, config); !apart) return apart;
   if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
-  tell_edges(group, config, config.link);
+  tell_edges(group, config, link);
   return {};
 }
 
@@ -269,8 +298,8 @@ result<std::unique_ptr<reporter>> open_report(const application& program,
 }
 
 result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const prepared_run& run) {
-  auto keeper = checkpoint_keeper::open(config, run.model.options, run.steps_before,
-                                        checkpoint_keeper::clock::now(), run.of_data);
+  auto keeper = checkpoint_keeper::open({config, run.model.options, run.of_data}, run.steps_before,
+                                        checkpoint_keeper::clock::now());
   if (!keeper) return keeper;
   keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   tell_command_to_resume(config, run.steps_before);
@@ -282,7 +311,7 @@ result<std::unique_ptr<stage_recovery>> open_recovery(node_group& group, joined_
                                                       const optimizers::registry& known,
                                                       const trainer_config& config) {
   if (config.train.on_fault != fault_policy::recover) return std::unique_ptr<stage_recovery>();
-  warn_of_shared_hosts(config);
+  if (!group.outliving_host()) warn_of_shared_hosts(config);  // else there is one copy more
   return stage_recovery::open(group, doors, known, way_back::may_begin_anew(config.checkpoint));
 }
 
@@ -316,7 +345,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
   actors::requester ask(group.system(),
                         [&group](const caf::node_id& id) { return group.node().name_of(id); });
   const bool wraps = orders->front().slices.size() > 1;
-  if (auto met = arrange_doors(doors, group, ask, config, wraps); !met) return met;
+  if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
   const disk_access hosts{group, ask, config, word_of_run()};
   auto on_hosts = find_beginning_on_hosts(run, hosts);
@@ -346,6 +375,9 @@ result<void> drive(node_group& group, const application& program, const trainer_
                      {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
   const auto from = first_start(parts);
   if (!from) return tl::unexpected(from.error());
+  if (config.restart > 0)
+    parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
+  parts.report->begin_behind(from->steps_before);
   auto done = train_to_end(parts, *from);
   if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.steps);
   return done;

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "actors/pipeline/trainer.hpp"
 #include "cluster/training/data_source.hpp"
@@ -21,19 +20,20 @@
 namespace troupe::cluster {
 namespace {
 
-actors::training training_of(const trainer_config& config, const prepared_run& run,
+actors::training training_of(const train_config& train, const data_config& data,
+                             const optimizer_config& optimizer, const prepared_run& run,
                              const start_point& from, const told_progress& told) {
   return {.steps = run.steps,
           .steps_before = from.steps_before,
-          .batch_size = config.train.batch_size,
+          .batch_size = train.batch_size,
           .microbatches = run.microbatches,
-          .shuffle = config.data.shuffle,
-          .seed = config.train.seed,
-          .evaluate = config.train.eval,
-          .evaluate_every = config.train.eval_every,
+          .shuffle = data.shuffle,
+          .seed = train.seed,
+          .evaluate = train.eval,
+          .evaluate_every = train.eval_every,
           .labels = run.data->labels_per_sample(),
           .evaluated = told.evaluated,
-          .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
+          .learning_rate = [optimizer, total = run.steps](std::uint64_t u) {
             return learning_rate(optimizer, u, total);
           }};
 }
@@ -88,7 +88,7 @@ void tell_step(pipeline_run& parts, actors::pipeline& stages, std::uint64_t step
       log::error("step " + std::to_string(step) + " was computed again, and its loss is " +
                  optimizers::to_text(outcome.loss) + ", but was " +
                  optimizers::to_text(before->second));
-    return;
+    return note_step(parts, stages, step);
   }
   told.steps = step;
   told.losses[step] = outcome.loss;
@@ -173,7 +173,9 @@ result<void> train_steps(pipeline_run& parts, actors::pipeline& stages, const st
   auto& system = parts.group.system();
   run_events during(parts, stages);
   const auto events = during.events();
-  const auto terms = training_of(parts.config, run, from, parts.told);
+  const auto& config = parts.config;
+  const auto terms =
+      training_of(config.train, config.data, config.optimizer, run, from, parts.told);
   parts.control.stop.in_steps = true;
   const auto trained =
       run.distant ? actors::train(system, stages,

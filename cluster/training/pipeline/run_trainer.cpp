@@ -23,9 +23,9 @@
 namespace troupe::cluster {
 namespace {
 
-result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
+result<launch_choice> place_nodes(const registries& known, const launch_tables& config) {
   if (config.pipeline.stages_in == placement::threads)
-    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
+    return launch_choice{make_thread_launcher(known), config.link.listen};
   return choose_launcher(config, stage_names_of(config.pipeline));
 }
 
@@ -62,7 +62,7 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
   if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   warn_of_threads(config);
-  auto placed = place_nodes(program, config);
+  auto placed = place_nodes(program.info.known, config);
   if (!placed) return tl::unexpected(placed.error());
   return run_nodes({.where = std::move(placed->where),
                     .listen = std::move(placed->listen),
@@ -79,7 +79,8 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
 result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
                                       std::size_t stage, run_control& control) {
   const auto prepare_and_drive = [&](node_group& group) -> result<void> {
-    const auto distant = data_on_node::open(group, stage, program, config);
+    const auto distant = data_on_node::open(group, stage, dataset_options_of(program, config),
+                                            config.data, config.train);
     if (!distant) return tl::unexpected(distant.error());
     auto run = prepare(program, config, (*distant)->data());
     if (!run) return tl::unexpected(run.error());
@@ -117,7 +118,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   const auto placed = with_places(program, config, *run);
   if (!placed) return tl::unexpected(placed.error());
   return drive_nodes(
-      program, *placed, stage_progress_of(*placed, *run),
+      program, *placed, stage_progress_of(placed->pipeline, placed->observe, placed->train, *run),
       [&](node_group& group) { return drive(group, program, *placed, *run, control); }, control);
 }
 

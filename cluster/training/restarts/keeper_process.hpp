@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "actors/recovery/kept_stages.hpp"
 #include "cluster/config/sources/command_line.hpp"
@@ -14,14 +15,17 @@ namespace troupe::cluster {
 using keeper_of_versions =
     std::function<result<void>(const node_options&, const std::shared_ptr<actors::kept_stages>&)>;
 
-/// Whether a run has a process that keeps its versions while trainers come and go: one that goes on
-/// after losses, whose trainer is started again, with stage processes of this machine that lend
-/// each other memory, so that another keeper of versions costs no copy (docs/recovery.md).
+/// Whether a run has a process that keeps the versions of all its stages while trainers come and
+/// go: one of stage processes that goes on after losses, and whose trainer is started again
+/// (docs/recovery.md).
 [[nodiscard]] bool outlives_trainer(const trainer_config& config);
 
 /// What such a process does: joins one trainer after another that invites it through the socket
-/// (see invitation), and has for each what it kept for those before. Ends once nobody has the other
-/// end of the socket. Returns the exit code.
-[[nodiscard]] int keep_versions(const keeper_of_versions& keep, int socket);
+/// (see invitation), and has for each what it kept for those before. Why it could not join one, it
+/// tells that trainer there. Ends once nobody has the other end of the socket. `listen`: as of
+/// node_options, where stages on other machines are to reach it if the trainer listens at all
+/// addresses of its host; else they reach it where they reach that. Returns the exit code.
+[[nodiscard]] int keep_versions(const keeper_of_versions& keep, int socket,
+                                const std::string& listen);
 
 }  // namespace troupe::cluster

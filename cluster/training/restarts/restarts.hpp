@@ -23,15 +23,17 @@ struct watched_process {
     keeper,   ///< A child, which is to keep versions.
   };
   role is = role::watcher;
-  int exit_code = 0;       ///< Of the watcher.
-  descriptor socket = {};  ///< A child's, from trainer to keeper; none: there is no keeper.
+  int exit_code = 0;          ///< Of the watcher.
+  std::uint32_t restart = 0;  ///< Of a trainer: its number; 0: it is the first.
+  descriptor socket = {};     ///< A child's, from trainer to keeper; none: there is no keeper.
 };
 
 /// Goes on in a child process, and in another one whenever that dies or its run fails (see
 /// `restarts_core`), with a second one beside it that outlives it. Returns in each child, and in
-/// the calling process after the last one. Signals are passed on to the trainer; children are
-/// killed when the calling process dies. Call it while the process has one thread. Errors:
-/// io_failed (no process left).
+/// the calling process after the last one. Another trainer begins when all that the last one has
+/// started has ended, which the calling process adopts from now on (a subreaper). Signals are
+/// passed on to the trainer; children are killed when the calling process dies. Call it while the
+/// process has one thread. Errors: io_failed (no process left).
 [[nodiscard]] result<watched_process> train_with_restarts(const restart_settings& how);
 
 }  // namespace troupe::cluster

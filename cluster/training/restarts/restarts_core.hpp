@@ -17,7 +17,9 @@ struct trainer_end {
 
 /// Decides after which ends of a trainer it is started again: a death by a signal and a failure of
 /// the run, so many times in all. Not an end that somebody asked for, nor what would be the same
-/// again: a run that is complete, settings that are refused, weights that cannot be saved.
+/// again: a run that is complete, settings that are refused, weights that cannot be saved. Settings
+/// that are refused to a later trainer were not to the first one: a disk may be full, or a port
+/// still be bound, and that may pass.
 class restarts_core {
  public:
   explicit restarts_core(std::uint32_t most) : most_(most) {}
@@ -31,9 +33,11 @@ class restarts_core {
     return ++made_;
   }
 
+  [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
+
  private:
-  static bool may_differ(const trainer_end& how) noexcept {
-    if (how.signal == 0) return how.code == exit_failed;
+  [[nodiscard]] bool may_differ(const trainer_end& how) const noexcept {
+    if (how.signal == 0) return how.code == exit_failed || (how.code == exit_refused && made_ > 0);
     return how.signal != SIGINT && how.signal != SIGTERM && how.signal != SIGHUP;
   }
 

@@ -66,8 +66,6 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
       [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
 }
 
-}  // namespace
-
 std::map<std::string, std::string> settings_of_steps(
     const trainer_config& config, const std::map<std::string, double>& model_options) {
   std::map<std::string, std::string> all{
@@ -87,30 +85,36 @@ std::map<std::string, std::string> settings_of_steps(
   return all;
 }
 
-result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                            const std::map<std::string, double>& model_options,
-                            const data_record& data) {
-  const auto own = settings_of_steps(config, model_options);
+}  // namespace
+
+checkpointed_run::checkpointed_run(const trainer_config& config,
+                                   const std::map<std::string, double>& model_options,
+                                   data_record own_data)
+    : kept(config.checkpoint),
+      train(config.train),
+      data(config.data),
+      places(config.places),
+      settings(settings_of_steps(config, model_options)),
+      of_data(std::move(own_data)) {}
+
+result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run) {
   for (const auto& [name, value] : of.manifest.settings) {
-    const auto ours = own.find(name);
-    if (ours == own.end() || ours->second == value) continue;
-    return fail(errc::bad_config, config.places.of("checkpoint.resume") + ": " +
-                                      of.folder.string() + " is of a run with " + name + " = " +
-                                      value + ", and this one has " + ours->second +
+    const auto ours = run.settings.find(name);
+    if (ours == run.settings.end() || ours->second == value) continue;
+    return fail(errc::bad_config, run.places.of("checkpoint.resume") + ": " + of.folder.string() +
+                                      " is of a run with " + name + " = " + value +
+                                      ", and this one has " + ours->second +
                                       ": give it the same, or " + remedy_of_others(of.folder));
   }
-  return check_data(of, config.places, config.data, data);
+  return check_data(of, run.places, run.data, run.of_data);
 }
 
-result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    const data_record& data) {
-  auto found = found_by(config.checkpoint);
+result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run) {
+  auto found = found_by(run.kept);
   if (!found)
-    return tl::unexpected(config.places.blame("checkpoint.resume", std::move(found.error())));
+    return tl::unexpected(run.places.blame("checkpoint.resume", std::move(found.error())));
   if (!*found) return found;
-  if (auto same = check_settings(**found, config, model_options, data); !same)
-    return tl::unexpected(same.error());
+  if (auto same = check_settings(**found, run); !same) return tl::unexpected(same.error());
   return found;
 }
 
@@ -145,32 +149,29 @@ result<void> check_complete(const checkpoint_config& kept, const train_config& t
   return {};
 }
 
-result<run_beginning> find_beginning(const trainer_config& config,
-                                     const std::map<std::string, double>& model_options,
-                                     const data_record& data, std::uint64_t steps, bool evaluates) {
-  auto resumed = find_resumed(config, model_options, data);
-  if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config.checkpoint)) {
+result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
+                                     bool evaluates) {
+  auto resumed = find_resumed(run);
+  if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(run.kept)) {
     log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
     return run_beginning{};
   }
   if (!resumed) return tl::unexpected(resumed.error());
   if (!*resumed) {
-    if (!config.checkpoint.resume.empty())
-      log::info(config.checkpoint.dir.string() + " has no " +
-                (config.checkpoint.resume == "auto" ? "whole " : "") +
+    if (!run.kept.resume.empty())
+      log::info(run.kept.dir.string() + " has no " + (run.kept.resume == "auto" ? "whole " : "") +
                 "checkpoint: the run begins anew");
     return run_beginning{};
   }
   const auto& [folder, manifest] = **resumed;
   if (manifest.step < steps) return run_beginning{std::move(*resumed)};
   const bool is_left = evaluates && manifest.step == steps && !(*resumed)->is_evaluated();
-  if (config.checkpoint.resume == "auto" && is_left) {
+  if (run.kept.resume == "auto" && is_left) {
     log::info(folder.string() + " has all " + std::to_string(steps) +
               " steps of this run: its last evaluation is left to do");
     return run_beginning{std::move(*resumed)};
   }
-  if (auto fine = check_complete(config.checkpoint, config.train, config.places, steps, folder);
-      !fine)
+  if (auto fine = check_complete(run.kept, run.train, run.places, steps, folder); !fine)
     return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
 }

@@ -13,25 +13,30 @@
 
 namespace troupe::cluster {
 
-/// The settings that, with a checkpoint, determine every bit of the steps after it. A resumed run
-/// may therefore not change them: the order of samples, random draws, and the model with its
-/// options. `model_options`: a name with a table before it ("server.workers") belongs to that
-/// table.
-[[nodiscard]] std::map<std::string, std::string> settings_of_steps(
-    const trainer_config& config, const std::map<std::string, double>& model_options);
+/// What a run keeps checkpoints by, and is compared with them by. The config outlives it.
+struct checkpointed_run {
+  const checkpoint_config& kept;
+  const train_config& train;
+  const data_config& data;
+  const setting_places& places;
+  /// Those that, with a checkpoint, determine every bit of the steps after it. A resumed run may
+  /// therefore not change them: the order of samples, random draws, and the model with its options.
+  std::map<std::string, std::string> settings;
+  data_record of_data;
+
+  /// `model_options`: a name with a table before it ("server.workers") belongs to that table.
+  checkpointed_run(const trainer_config& config, const std::map<std::string, double>& model_options,
+                   data_record own_data = {});
+};
 
 /// Whether the run has the checkpoint's settings and data. Errors: bad_config naming a setting that
 /// differs, or saying that the data differ.
-[[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
-                                          const std::map<std::string, double>& model_options,
-                                          const data_record& data = {});
+[[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run);
 
 /// The checkpoint that the run resumes from. None if --resume is not given, if it is "latest" and
 /// there is no checkpoint yet, or if it is "auto" and no checkpoint is whole. Warns of those that
 /// are passed over. Errors: bad_data, and those of check_settings.
-[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    const data_record& data = {});
+[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run);
 
 /// What a run with --resume starts from.
 struct run_beginning {
@@ -59,9 +64,8 @@ struct run_beginning {
 /// and its last evaluation was not reported. If the newest manifest cannot be read and the hosts
 /// may have a copy, find_beginning_on_hosts looks for it. Errors: those of find_resumed and
 /// check_complete; see docs/checkpoints.md.
-[[nodiscard]] result<run_beginning> find_beginning(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    const data_record& data, std::uint64_t steps, bool evaluates);
+[[nodiscard]] result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
+                                                   bool evaluates);
 
 /// Logs the command that resumes this run if its trainer is killed, provided that the run writes
 /// checkpoints as it goes. `steps_before`: the steps in what the run starts from. Logs nothing if

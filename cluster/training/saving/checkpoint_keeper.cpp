@@ -5,7 +5,6 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "cluster/recovery/checkpoint_write_core.hpp"
-#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
 #include "engine/base/begin_work.hpp"
 #include "messages/base/log.hpp"
@@ -164,17 +163,17 @@ result<void> finished(unfinished of) {
 
 }  // namespace
 
-checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
-                                     const std::map<std::string, double>& model_options,
-                                     std::uint64_t steps, clock::time_point now,
-                                     const data_record& data)
-    : config_(&config),
-      settings_(settings_of_steps(config, model_options)),
-      folder_(config.checkpoint.dir),
-      period_(period_of(config.checkpoint).value_or(checkpoint_period())),
-      record_(static_cast<std::uint32_t>(config.train.accumulate), steps),
+checkpoint_keeper::checkpoint_keeper(const checkpointed_run& run, std::uint64_t steps,
+                                     clock::time_point now)
+    : kept_(&run.kept),
+      train_(&run.train),
+      places_(&run.places),
+      settings_(run.settings),
+      folder_(run.kept.dir),
+      period_(period_of(run.kept).value_or(checkpoint_period())),
+      record_(static_cast<std::uint32_t>(run.train.accumulate), steps),
       last_time_(now) {
-  settings_.insert(data.begin(), data.end());
+  settings_.insert(run.of_data.begin(), run.of_data.end());
 }
 
 result<void> checkpoint_keeper::try_folder(const checkpoint_config& kept,
@@ -185,30 +184,28 @@ result<void> checkpoint_keeper::try_folder(const checkpoint_config& kept,
   return {};
 }
 
-result<checkpoint_keeper> checkpoint_keeper::open(
-    const trainer_config& config, const std::map<std::string, double>& model_options,
-    std::uint64_t steps, clock::time_point now, const data_record& data) {
-  checkpoint_keeper made(config, model_options, steps, now, data);
-  if (config.checkpoint.dir.empty()) return made;
+result<checkpoint_keeper> checkpoint_keeper::open(const checkpointed_run& run, std::uint64_t steps,
+                                                  clock::time_point now) {
+  checkpoint_keeper made(run, steps, now);
+  if (!made.are_kept()) return made;
   auto taken = made.folder_.prepare();
-  if (!taken) return tl::unexpected(config.places.blame("checkpoint.dir", taken.error()));
+  if (!taken) return tl::unexpected(run.places.blame("checkpoint.dir", taken.error()));
   made.taken_ = std::move(*taken);
   return made;
 }
 
 void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
-  if (config_->checkpoint.dir.empty()) return;
-  if (config_->checkpoint.storage == checkpoint_storage::local) return;  // none of them are here
+  if (!are_kept()) return;
+  if (kept_->storage == checkpoint_storage::local) return;  // none of them are here
   const auto room = folder_.free_bytes();
   if (!room || *room >= weight_bytes) return;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-  log::warning(config_->places.of("checkpoint.dir") + ": " + config_->checkpoint.dir.string() +
-               " has " + mib(*room) + " left, and the weights alone of one checkpoint need " +
-               mib(weight_bytes));
+  log::warning(places_->of("checkpoint.dir") + ": " + kept_->dir.string() + " has " + mib(*room) +
+               " left, and the weights alone of one checkpoint need " + mib(weight_bytes));
 }
 
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
-  if (config_->checkpoint.dir.empty()) return false;
+  if (!are_kept()) return false;
   const bool is_time = period_.steps > 0
                            ? step % period_.steps == 0
                            : period_.time.count() > 0 && now - last_time_ >= period_.time;
@@ -217,7 +214,7 @@ bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool i
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
   const auto* const sequel = !was_cut_off(why) ? "; training goes on"
-                             : config_->train.on_fault == fault_policy::recover
+                             : train_->on_fault == fault_policy::recover
                                  ? "; one is written when the run goes on"
                                  : "";
   print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text + sequel);
@@ -330,7 +327,7 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
                                 *slices,
                                 told.future(),
                                 parts.ask,
-                                static_cast<std::size_t>(config_->checkpoint.keep),
+                                static_cast<std::size_t>(kept_->keep),
                                 {begun, clock::now()},
                                 parts.disks != nullptr ? std::optional(*parts.disks) : std::nullopt,
                                 parts.data}] { return finished(of); };
@@ -341,10 +338,10 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
 
 result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                            const printer& print) {
-  if (config_->checkpoint.dir.empty()) return {};
+  if (!are_kept()) return {};
   static_cast<void>(wait(print));
   if (steps == record_.last_step()) return {};
-  if (steps % config_->train.accumulate != 0) {
+  if (steps % train_->accumulate != 0) {
     print("no checkpoint of step " + std::to_string(steps) +
           ", in the middle of an update (--accumulate); the last one is of step " +
           std::to_string(record_.last_step()));

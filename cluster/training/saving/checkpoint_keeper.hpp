@@ -15,7 +15,7 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/recovery/checkpoint_record_core.hpp"
-#include "cluster/training/saving/data_record.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
@@ -49,14 +49,13 @@ class checkpoint_keeper {
   [[nodiscard]] static result<void> try_folder(const checkpoint_config& kept,
                                                const setting_places& places);
 
-  /// `config` outlives it. `steps`: the steps in what the run starts from. Errors: io_failed if no
-  /// checkpoint can be written, or if another run uses the folder.
-  [[nodiscard]] static result<checkpoint_keeper> open(
-      const trainer_config& config, const std::map<std::string, double>& model_options,
-      std::uint64_t steps, clock::time_point now, const data_record& data = {});
+  /// The run's config outlives it. `steps`: the steps in what the run starts from. Errors:
+  /// io_failed if no checkpoint can be written, or if another run uses the folder.
+  [[nodiscard]] static result<checkpoint_keeper> open(const checkpointed_run& run,
+                                                      std::uint64_t steps, clock::time_point now);
 
   /// Whether [checkpoint] names a folder.
-  [[nodiscard]] bool are_kept() const { return !config_->checkpoint.dir.empty(); }
+  [[nodiscard]] bool are_kept() const { return !kept_->dir.empty(); }
 
   /// Warns where the disk has less room than one more checkpoint's weights need.
   void warn_of_little_room(std::uint64_t weight_bytes) const;
@@ -113,9 +112,7 @@ class checkpoint_keeper {
                                         const printer& print);
 
  private:
-  checkpoint_keeper(const trainer_config& config,
-                    const std::map<std::string, double>& model_options, std::uint64_t steps,
-                    clock::time_point now, const data_record& data);
+  checkpoint_keeper(const checkpointed_run& run, std::uint64_t steps, clock::time_point now);
 
   /// What another thread makes a checkpoint of.
   struct under_way {
@@ -132,7 +129,9 @@ class checkpoint_keeper {
   void warn(std::uint64_t step, const error& why, const printer& print) const;
   void note_failure(const error& why, const printer& print);
 
-  const trainer_config* config_;
+  const checkpoint_config* kept_;
+  const train_config* train_;
+  const setting_places* places_;
   std::map<std::string, std::string> settings_;
   checkpoint_folder folder_;
   descriptor taken_;  // nobody else writes there

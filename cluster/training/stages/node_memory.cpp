@@ -191,7 +191,9 @@ result<void> check_here(const application& program, const trainer_config& config
                         const prepared_run& run, const std::vector<actors::build_stage>& orders) {
   const auto room = engine::read_free_memory();
   if (!run.distant)
-    if (auto fits = check_batch(config, *run.data, room); !fits) return fits;
+    if (auto fits = check_batch(config.train, config.places, config.cluster, *run.data, room);
+        !fits)
+      return fits;
   const auto samples = std::min(config.train.batch_size, run.data->size(engine::split::train));
   const auto parts = static_cast<std::int64_t>(run.microbatches);
   const layers_to_measure what{run.layers, run.blueprint, config, program.info.known, *run.data};

@@ -81,14 +81,16 @@ std::vector<std::string> device_memories(const pipeline_config& pipeline,
   return memories;
 }
 
-actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
+actors::progress_settings stage_progress_of(const pipeline_config& pipeline,
+                                            const observe_config& observe,
+                                            const train_config& train, const prepared_run& run) {
   using engine::work_kind;
-  auto settings = progress_of(config.observe, config.train);
+  auto settings = progress_of(observe, train);
   if (!run.predicted) return settings;
-  const auto names = stage_names_of(config.pipeline);
+  const auto names = stage_names_of(pipeline);
   for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
     const auto& stage = run.predicted->stages[i];
-    for (auto place = i; place < names.size(); place += config.pipeline.stages)
+    for (auto place = i; place < names.size(); place += pipeline.stages)
       settings.predicted[names[place]] = {{work_kind::forward, stage.forward_s},
                                           {work_kind::backward, stage.backward_s},
                                           {work_kind::input_gradient, stage.backward_s},

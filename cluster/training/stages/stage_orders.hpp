@@ -21,7 +21,9 @@ namespace troupe::cluster {
     const pipeline_config& pipeline, const std::vector<actors::build_stage>& orders);
 
 /// How long the stages may take: by their own past, and their prediction if there is one.
-[[nodiscard]] actors::progress_settings stage_progress_of(const trainer_config& config,
+[[nodiscard]] actors::progress_settings stage_progress_of(const pipeline_config& pipeline,
+                                                          const observe_config& observe,
+                                                          const train_config& train,
                                                           const prepared_run& run);
 
 /// For --verbose: which layers are where, and how they are computed.

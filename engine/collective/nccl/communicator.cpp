@@ -76,14 +76,15 @@ communicator::~communicator() {
   thread_.join();
 }
 
-void communicator::submit(std::vector<operation> group, done ended) {
+void communicator::submit(std::vector<operation> group, done ended, started begun) {
   std::vector<stream_step> steps;
   steps.push_back({.group = std::move(group)});
-  submit(std::move(steps), std::move(ended));
+  submit(std::move(steps), std::move(ended), std::move(begun));
 }
 
-void communicator::submit(result<std::vector<stream_step>> steps, done ended) {
+void communicator::submit(result<std::vector<stream_step>> steps, done ended, started begun) {
   request asked{.steps = {}, .ended = std::move(ended), .ready = nullptr};
+  asked.begun = std::move(begun);
   auto sound = steps.and_then([this](const std::vector<stream_step>& all) {
     return check(all, how_.rank, how_.invited.ranks);
   });
@@ -238,6 +239,7 @@ void communicator::start(request asked) {
   if (!issued) return break_off(std::move(issued.error()));
   if (!end) return break_off(std::move(end.error()));
   flights_.back().end = std::move(*end);
+  if (const auto& begun = flights_.back().of.begun) begun();
 }
 
 result<void> communicator::issue(const request& asked, clock::time_point due) {

@@ -71,6 +71,7 @@ struct stream_step {
 class communicator {
  public:
   using done = std::function<void(const result<void>&)>;
+  using started = std::function<void()>;
 
   /// Begins to join; `joined` is told how that went. All callbacks run on the owner thread, must
   /// not block or throw, and may submit. Throws std::system_error where no thread can be started.
@@ -82,12 +83,13 @@ class communicator {
   /// From any thread, at once. The operations of a group progress together. They wait for what the
   /// calling thread's current stream has been given before, and `ended` is told when the device has
   /// done them, or why they failed: bad_config (an operation that cannot be), peer_lost, timed_out,
-  /// handler_failed, cancelled. What the operations keep is held until then.
-  void submit(std::vector<operation> group, done ended);
+  /// handler_failed, cancelled. What the operations keep is held until then. `begun`, if any, is
+  /// told before, once the device has been given them all; where that fails it hears nothing.
+  void submit(std::vector<operation> group, done ended, started begun = {});
 
   /// The same of several steps, one after the other, of which no other submission comes between. An
   /// error is what `ended` is told, in its turn.
-  void submit(result<std::vector<stream_step>> steps, done ended);
+  void submit(result<std::vector<stream_step>> steps, done ended, started begun = {});
 
   /// From any thread: a rank is lost, or the run gives up. Aborts this rank's communicator; `why`
   /// is what all that is under way fails with. Only the first call counts.
@@ -100,6 +102,7 @@ class communicator {
     done ended;
     std::unique_ptr<mark> ready;  // what it waits for on the device
     std::optional<error> refused = std::nullopt;
+    started begun = {};
   };
   struct flight {
     request of;

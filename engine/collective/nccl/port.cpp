@@ -158,7 +158,7 @@ port::~port() {
   own_.lose({errc::cancelled, "the communicator was given up"});
 }
 
-void port::submit(std::vector<collective_operation> group, done ended) {
+void port::submit(std::vector<collective_operation> group, done ended, started begun) {
   plan made(rank_, ranks_, order_);
   result<void> sound;
   for (const auto& each : group) {
@@ -167,11 +167,7 @@ void port::submit(std::vector<collective_operation> group, done ended) {
     made.add(each);
   }
   if (!sound) return own_.submit(tl::unexpected(sound.error()), std::move(ended));
-  own_.submit(std::move(made).steps(), std::move(ended));
-}
-
-void port::lose(error why) {
-  own_.lose(std::move(why));
+  own_.submit(std::move(made).steps(), std::move(ended), std::move(begun));
 }
 
 }  // namespace troupe::engine::nccl

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/collective/nccl/communicator.hpp"
@@ -23,8 +24,9 @@ class port final : public collective_port {
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
   [[nodiscard]] std::uint32_t ranks() const noexcept override { return ranks_; }
-  void submit(std::vector<collective_operation> group, done ended) override;
-  void lose(error why) override;
+  using collective_port::submit;
+  void submit(std::vector<collective_operation> group, done ended, started begun) override;
+  void lose(error why) override { own_.lose(std::move(why)); }
 
  private:
   const std::uint32_t rank_;

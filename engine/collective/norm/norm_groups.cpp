@@ -5,9 +5,6 @@
 
 namespace troupe::engine {
 
-norm_groups::norm_groups(std::vector<std::uint32_t> shares, std::uint32_t rank, std::uint32_t ranks)
-    : shares_(std::move(shares)), rank_(rank), ranks_(ranks), own_(shares_.size() / ranks) {}
-
 std::uint32_t norm_groups::count_of(std::uint32_t rank) const {
   std::uint32_t most = 0;
   for (std::size_t i = 0; i < own_; ++i) most = std::max(most, shares_[rank * own_ + i]);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "messages/base/ids.hpp"
@@ -25,7 +26,8 @@ class norm_groups {
  public:
   /// `shares`: micro-batches of each logical replica of all replicas; `rank`: the replica among
   /// `ranks`, which divide the logical ones evenly.
-  norm_groups(std::vector<std::uint32_t> shares, std::uint32_t rank, std::uint32_t ranks);
+  norm_groups(std::vector<std::uint32_t> shares, std::uint32_t rank, std::uint32_t ranks)
+      : shares_(std::move(shares)), rank_(rank), ranks_(ranks), own_(shares_.size() / ranks) {}
 
   /// Groups of which this replica has members.
   [[nodiscard]] std::uint32_t count() const { return count_of(rank_); }

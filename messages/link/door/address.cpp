@@ -30,10 +30,9 @@ std::string ip_of(const sockaddr_storage& storage) {
 }  // namespace
 
 std::string address::text() const {
-  if (is_unix()) {
+  if (is_unix())
     return fmt::format("{}{}", unix_scheme,
                        reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
-  }
   const bool four = storage.ss_family == AF_INET;
   const auto port = four ? reinterpret_cast<const sockaddr_in*>(&storage)->sin_port
                          : reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port;
@@ -57,12 +56,11 @@ bool address::is_local() const noexcept {
 result<address> unix_address(const std::string& path) {
   sockaddr_un where{};
   where.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(where.sun_path) || path.front() != '/') {
+  if (path.empty() || path.size() >= sizeof(where.sun_path) || path.front() != '/')
     return fail(errc::address_unavailable,
                 fmt::format("\"{}{}\" is no address: write the whole path of a socket, of at most "
                             "{} bytes",
                             unix_scheme, path, sizeof(where.sun_path) - 1));
-  }
   std::memcpy(where.sun_path, path.data(), path.size());
   address out;
   std::memcpy(&out.storage, &where, sizeof(where));
@@ -79,22 +77,19 @@ result<address> resolve(const std::string& text, bool to_listen) {
   if (colon == std::string::npos) return refuse("write it as host:port");
   std::string host = text.substr(0, colon);
   const std::string port = text.substr(colon + 1);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']')
     host = host.substr(1, host.size() - 2);
-  }
   if (host.empty()) host = "127.0.0.1";
   if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos ||
-      std::stoi(port) > 65535) {
+      std::stoi(port) > 65535)
     return refuse("the port is a number from 0 to 65535");
-  }
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
-  if (const int code = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0) {
+  if (const int code = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
     return refuse(gai_strerror(code));
-  }
   // "localhost" is both; version 4 is what a missing host means too.
   const addrinfo* chosen = found;
   while (chosen != nullptr && chosen->ai_family != AF_INET) chosen = chosen->ai_next;

@@ -293,13 +293,11 @@ bool door_carrier::open_part(record::head head, std::span<const std::byte> whole
 void door_carrier::deliver() {
   const std::vector<std::byte> message = std::exchange(message_, {});
   std::uint32_t header_bytes = 0;
-  if (message.size() > sizeof(header_bytes)) {
+  if (message.size() > sizeof(header_bytes))
     std::memcpy(&header_bytes, message.data(), sizeof(header_bytes));
-  }
   const auto rest = std::span(message).subspan(std::min(message.size(), sizeof(header_bytes)));
-  if (header_bytes == 0 || header_bytes > rest.size()) {
+  if (header_bytes == 0 || header_bytes > rest.size())
     return whom().break_seal("a message without a header");
-  }
   arrived_message what;
   what.id = static_cast<wire::message_id>(rest.front());
   what.header = rest.first(header_bytes);
@@ -349,9 +347,7 @@ bool door_carrier::write_some() {
     const auto news = stream_.flush();
     if (news == stream::news::over) {
       // What it said before it went may still be read.
-      if (!readable_ && stream_.input().empty()) {
-        static_cast<void>(read_some());
-      }
+      if (!readable_ && stream_.input().empty()) static_cast<void>(read_some());
       if (stream_.is_open()) whom().broken({errc::peer_lost, stream_.problem()}, true);
       return true;
     }

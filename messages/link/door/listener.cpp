@@ -79,10 +79,9 @@ result<descriptor> bound_socket(const address& where, const std::string& text) {
 /// Where this user's sockets are. Errors: address_unavailable.
 result<std::string> private_folder() {
   const std::string folder = socket_folder();
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return fail(errc::address_unavailable,
                 fmt::format("cannot make the folder {}: {}", folder, std::strerror(errno)));
-  }
   if (is_private_folder(folder)) return folder;
   return fail(
       errc::address_unavailable,

@@ -30,10 +30,6 @@ std::string words_of_end(int problem) {
 
 }  // namespace
 
-void stream::close() {
-  *this = stream();
-}
-
 std::byte* stream::room_for(std::size_t bytes) {
   if (begin_ == end_) begin_ = end_ = 0;
   if (end_ + bytes > out_.size()) {

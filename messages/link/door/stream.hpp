@@ -25,7 +25,7 @@ class stream {
 
   [[nodiscard]] int fd() const { return socket_.get(); }
   [[nodiscard]] bool is_open() const { return static_cast<bool>(socket_); }
-  void close();
+  void close() { *this = stream(); }
 
   // Out
   /// Room for so many bytes at the end of what is on its way; `staged` tells how many were used.

@@ -56,10 +56,9 @@ result<std::vector<bundled_frame>> unbundle(const wire::bundle_prefix& prefix,
     std::memcpy(&entry, data.data(), sizeof(entry));
     data = data.subspan(sizeof(entry));
     const std::uint64_t bytes = std::uint64_t{entry.header_bytes} + entry.inline_bytes;
-    if (bytes > data.size()) {
+    if (bytes > data.size())
       return fail(errc::bad_frame,
                   fmt::format("a frame of {} bytes in a bundle with {} left", bytes, data.size()));
-    }
     bundled_frame& one = out.emplace_back();
     one.prefix.lane = prefix.lane;
     one.prefix.sequence = prefix.sequence + out.size() - 1;

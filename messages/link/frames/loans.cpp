@@ -16,9 +16,6 @@ void return_desk::close() {
   to_ = nullptr;
 }
 
-lent_tensors::lent_tensors(std::shared_ptr<shared_memory> from, std::shared_ptr<descriptor> to)
-    : from_(std::move(from)), to_(std::move(to)) {}
-
 lent_tensors::~lent_tensors() {
   if (open_.empty()) return;
   std::vector<payload> rest;
@@ -37,10 +34,9 @@ std::optional<wire::loan> lent_tensors::lend(std::uint32_t tensor, payload& byte
 result<payload> lender::borrow(const wire::loan& loan, std::uint64_t bytes,
                                std::size_t item) const {
   if (loan.offset > memory->bytes() || bytes > memory->bytes() - loan.offset ||
-      loan.offset % item != 0) {
+      loan.offset % item != 0)
     return fail(errc::bad_frame, fmt::format("{} bytes are lent at {} of a memory of {}", bytes,
                                              loan.offset, memory->bytes()));
-  }
   // The memory is only mapped to be read: `read_only` says so.
   auto* const data = const_cast<std::byte*>(memory->at(loan.offset));
   std::shared_ptr<void> owner(data, [held = memory, at = desk, from = peer,

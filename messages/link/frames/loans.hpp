@@ -36,7 +36,8 @@ class return_desk {
 /// One thread.
 class lent_tensors {
  public:
-  lent_tensors(std::shared_ptr<shared_memory> from, std::shared_ptr<descriptor> to);
+  lent_tensors(std::shared_ptr<shared_memory> from, std::shared_ptr<descriptor> to)
+      : from_(std::move(from)), to_(std::move(to)) {}
   lent_tensors(const lent_tensors&) = delete;
   lent_tensors& operator=(const lent_tensors&) = delete;
   /// Leaves what is still lent with the memory.

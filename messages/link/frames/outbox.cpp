@@ -12,9 +12,8 @@ namespace {
 std::uint32_t inline_threshold(const std::vector<wire_tensor>& tensors, std::uint32_t budget) {
   for (std::uint32_t most = budget; most >= 64; most /= 4) {
     std::uint64_t total = 0;
-    for (const wire_tensor& tensor : tensors) {
+    for (const wire_tensor& tensor : tensors)
       if (tensor.bytes.bytes <= most) total += tensor.bytes.bytes;
-    }
     if (total <= budget) return most;
   }
   return 0;

@@ -54,9 +54,8 @@ void loopback_engine::send(peer_id to, frame message, link::completion done) {
   what.sender = weak_from_this();
   {
     const std::lock_guard lock(mutex_);
-    if (!header) {
+    if (!header)
       return put(urgent_, completed{std::move(done), tl::unexpected(std::move(header.error()))});
-    }
     const auto found = peers_.find(to.value);
     if (found == peers_.end() || found->second.closing) {
       error gone{errc::peer_lost, fmt::format("no peer {} any more", to.value)};
@@ -130,10 +129,6 @@ std::optional<loopback_engine::peer> loopback_engine::remove(peer_id which, cons
   return std::move(found.mapped());
 }
 
-void loopback_engine::lose(peer_id which, const error& why) {
-  remove(which, why);
-}
-
 std::optional<loopback_engine::item> loopback_engine::take() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return stopped_ || !urgent_.empty() || !ordinary_.empty(); });
@@ -145,9 +140,7 @@ std::optional<loopback_engine::item> loopback_engine::take() {
 }
 
 void loopback_engine::run() {
-  while (std::optional<item> next = take()) {
-    std::visit([this](auto& what) { tell(what); }, *next);
-  }
+  while (std::optional<item> next = take()) std::visit([this](auto& what) { tell(what); }, *next);
   cancel_all();
 }
 
@@ -177,15 +170,13 @@ void loopback_engine::cancel_all() {
       tell(*done);
     }
   }
-  for (auto& [ticket, send] : sends) {
+  for (auto& [ticket, send] : sends)
     if (send.done) send.done(tl::unexpected(why));
-  }
   for (auto& [id, gone] : peers) {
     const std::uint64_t id_there = gone.id_there.value;
-    if (const auto other = gone.other.lock(); other && other.get() != this) {
+    if (const auto other = gone.other.lock(); other && other.get() != this)
       other->lose(gone.id_there,
                   {errc::peer_lost, fmt::format("peer {} is gone: its link ended", id_there)});
-    }
   }
 }
 
@@ -226,9 +217,7 @@ void loopback_engine::tell(farewell& what) {
       what.from,
       {errc::peer_lost, fmt::format("peer {} closed the link: {}", what.from.value, what.reason)});
   if (!removed) return;
-  if (const auto other = removed->other.lock()) {
-    other->lose(removed->id_there, what.reason_there);
-  }
+  if (const auto other = removed->other.lock()) other->lose(removed->id_there, what.reason_there);
 }
 
 void loopback_engine::tell(down& what) {

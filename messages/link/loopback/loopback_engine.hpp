@@ -84,7 +84,7 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   bool deposit(arrival what, bool control);
   bool say_farewell(farewell what);
   void delivered(std::uint64_t ticket, std::uint64_t bytes);
-  void lose(peer_id which, const error& why);
+  void lose(peer_id which, const error& why) { remove(which, why); }
 
   std::optional<item> take();
   void tell(up& what);

@@ -67,9 +67,8 @@ key_share key_share::make(std::span<const std::byte> secret,
   crypto_core_ristretto255_scalar_reduce(raw_out(out.secret_number), raw(random));
   // Fails for the number 0 alone, which nobody draws; the other side refuses that share.
   if (crypto_scalarmult_ristretto255(raw_out(out.shown), raw(out.secret_number), raw(generator)) !=
-      0) {
+      0)
     out.shown = {};
-  }
   wipe(seed);
   wipe(generator);
   return out;
@@ -86,10 +85,6 @@ connection_keys::~connection_keys() {
   wipe(verifying);
 }
 
-wire::handshake_message handshake::hello() const {
-  return say_share(wire::handshake_kind::hello);
-}
-
 wire::handshake_message handshake::refuse(refusal why) {
   wire::handshake_message out;
   out.protocol = protocol_version;
@@ -104,9 +99,8 @@ wire::handshake_message handshake::say_share(wire::handshake_kind kind) const {
   out.kind = static_cast<std::uint8_t>(kind);
   out.cipher = static_cast<std::uint8_t>(faster_);
   std::memcpy(out.share, share_.shown.data(), share_.shown.size());
-  if (kind == wire::handshake_kind::challenge) {
+  if (kind == wire::handshake_kind::challenge)
     std::memcpy(out.proof, share_.salt.data(), share_.salt.size());
-  }
   return out;
 }
 
@@ -130,9 +124,8 @@ std::optional<refusal> handshake::meet(const wire::handshake_message& theirs,
   if (same(shown, share_.shown)) return refusal::reflected;
   std::array<std::byte, 32> point;
   // Fails for what is no point, or the one that makes every secret right.
-  if (crypto_scalarmult_ristretto255(raw_out(point), raw(share_.secret_number), raw(shown)) != 0) {
+  if (crypto_scalarmult_ristretto255(raw_out(point), raw(share_.secret_number), raw(shown)) != 0)
     return refusal::malformed;
-  }
   const bool connects = role_ == role::connects;
   const std::span<const std::byte> mine = share_.shown;
   const auto own_cipher = static_cast<std::uint8_t>(faster_);
@@ -156,12 +149,10 @@ void handshake::derive_keys() {
   std::array<connection_keys::key, 2> records;
   std::array<session::key, 2> seals;
   std::uint64_t part = 1;
-  for (auto& key : records) {
+  for (auto& key : records)
     crypto_kdf_derive_from_key(raw_out(key), key.size(), part++, key_context, raw(root_));
-  }
-  for (auto& key : seals) {
+  for (auto& key : seals)
     crypto_kdf_derive_from_key(raw_out(key), key.size(), part++, key_context, raw(root_));
-  }
   session::key number;
   crypto_kdf_derive_from_key(raw_out(number), number.size(), part, key_context, raw(root_));
   std::memcpy(&keys_.session, number.data(), sizeof(keys_.session));
@@ -185,9 +176,8 @@ handshake::answer handshake::take(std::span<const std::byte> message) {
     if (theirs.reason < refusal_kinds) their_reason_ = refusal{theirs.reason};
     return tl::unexpected(refusal::by_peer);
   }
-  if (theirs.wire != wire::wire_version || theirs.protocol != protocol_version) {
+  if (theirs.wire != wire::wire_version || theirs.protocol != protocol_version)
     return tl::unexpected(refusal::version);
-  }
   answered_ = true;
   switch (kind{theirs.kind}) {
     case kind::hello:

@@ -67,7 +67,9 @@ class handshake {
   }
 
   /// What the connecting side says first.
-  [[nodiscard]] wire::handshake_message hello() const;
+  [[nodiscard]] wire::handshake_message hello() const {
+    return say_share(wire::handshake_kind::hello);
+  }
 
   /// A message of the other side; the answer, if there is one, is to be sent before anything else.
   /// After a refusal the object is of no more use.

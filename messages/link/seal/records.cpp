@@ -135,10 +135,9 @@ bool cipher::open(std::span<const std::byte> whole, std::byte* out) {
   require(EVP_CipherInit_ex(from, nullptr, nullptr, nullptr, nonce.data(), -1));
   require(EVP_CIPHER_CTX_ctrl(from, EVP_CTRL_AEAD_SET_TAG, tag_bytes, tag.data()));
   require(EVP_CipherUpdate(from, nullptr, &done, raw(whole.data()), head_bytes));
-  if (!content.empty()) {
+  if (!content.empty())
     require(EVP_CipherUpdate(from, raw(out), &done, raw(content.data()),
                              static_cast<int>(content.size())));
-  }
   unsigned char nothing = 0;
   return EVP_CipherFinal_ex(from, &nothing, &done) == 1;
 }

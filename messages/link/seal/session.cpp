@@ -15,9 +15,6 @@ static_assert(sizeof(wire::prefix_seal::mac) == crypto_shorthash_siphashx24_BYTE
 
 }  // namespace
 
-session::session(std::uint64_t id, const key& sending, const key& receiving)
-    : id_(id), sending_(sending), receiving_(receiving) {}
-
 session::~session() {
   wipe(sending_);
   wipe(receiving_);

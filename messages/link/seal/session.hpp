@@ -16,7 +16,8 @@ class session {
  public:
   using key = std::array<std::byte, 16>;
 
-  session(std::uint64_t id, const key& sending, const key& receiving);
+  session(std::uint64_t id, const key& sending, const key& receiving)
+      : id_(id), sending_(sending), receiving_(receiving) {}
   session(const session&) = delete;
   session& operator=(const session&) = delete;
   ~session();

@@ -75,9 +75,8 @@ void simulated_connection::join(unsigned end, const std::shared_ptr<simulated_no
   ends_[end].node = node;
   ends_[end].peer = peer;
   ends_[end].joined = true;
-  for (auto& what : std::exchange(early_, {})) {
+  for (auto& what : std::exchange(early_, {}))
     network_->after({}, [self = shared_from_this(), end, what] { self->arrive(end, what); });
-  }
 }
 
 void simulated_connection::open(const std::string& address) {
@@ -110,10 +109,9 @@ simulated_network::state::time simulated_connection::send(
   }
   if (what->passes_the_door()) ends_[1 - from].door.push_back(what);
   const bool twice = is_piece && network_->happens(network_->options().repeats);
-  for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
+  for (int copy = 0; copy < (twice ? 2 : 1); ++copy)
     network_->at(left + network_->a_delay(),
                  [self = shared_from_this(), to = 1 - from, what] { self->arrive(to, what); });
-  }
   return left;
 }
 

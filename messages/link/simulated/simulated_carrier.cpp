@@ -68,10 +68,6 @@ void simulated_carrier::receive(receiving& what) {
   connection_->received(what, true);
 }
 
-void simulated_carrier::drop(void* offered) {
-  offered_.erase(offered);
-}
-
 void simulated_carrier::hang_up() {
   if (connection_now_) connection_now_->close(end_);
   connection_now_.reset();

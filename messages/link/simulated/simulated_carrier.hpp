@@ -41,7 +41,7 @@ class simulated_carrier final : public carrier {
   void dial() override;
   void send(sending& what) override;
   void receive(receiving& what) override;
-  void drop(void* offered) override;
+  void drop(void* offered) override { offered_.erase(offered); }
   void hang_up() override;
 
  private:

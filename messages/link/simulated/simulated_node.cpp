@@ -178,9 +178,8 @@ void simulated_node::soon() {
 // Lets connections act and tells the owner. Nothing of them is on the stack while strangers are
 // called: they may crash this node.
 void simulated_node::act() {
-  while (!attention_.empty()) {
+  while (!attention_.empty())
     for (connection* const each : std::exchange(attention_, {})) let_act(*each);
-  }
   events_.tell();
 }
 
@@ -193,14 +192,13 @@ void simulated_node::let_act(connection& core) {
     core.break_off({errc::io_failed, "no memory for a tensor that came"});
   }
   const auto due = core.deadline();
-  if (due != std::exchange(which.due, due) && due != connection::clock::time_point::max()) {
+  if (due != std::exchange(which.due, due) && due != connection::clock::time_point::max())
     network_->at(due.time_since_epoch(), [weak = weak_from_this(), id] {
       const auto self = weak.lock();
       if (!self) return;
       if (peer* const found = self->find(id)) found->core->want_attention();
       self->act();
     });
-  }
   if (core.is_released()) peers_.erase(id);
 }
 

@@ -73,9 +73,8 @@ engine::~engine() {
 
 result<void> engine::start() {
   epoll_ = descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) {
+  if (!epoll_)
     return fail(errc::io_failed, fmt::format("cannot make an epoll: {}", std::strerror(errno)));
-  }
   if (auto opened = open_ucx(outside_); !opened || !inside_) return opened;
   return open_ucx(*inside_);
 }
@@ -201,11 +200,10 @@ void engine::mind_strangers(clock::time_point now) {
 
 void engine::connect(const door::address& where, std::string name,
                      std::chrono::milliseconds timeout, link::connected done) {
-  if (living_ - strangers_ >= options_.peers) {
+  if (living_ - strangers_ >= options_.peers)
     return refuse(std::move(done),
                   {errc::address_unavailable,
                    fmt::format("cannot connect to {}: limit peers is {}", name, options_.peers)});
-  }
   auto& at = inside_ && where.is_unix() ? *inside_ : outside_;
   peer& added = add_peer(at, std::move(name), connection::role::connects, where);
   added.core->connect(clock::now() + timeout, std::move(done));
@@ -214,9 +212,8 @@ void engine::connect(const door::address& where, std::string name,
 
 void engine::send(peer_id to, std::shared_ptr<outgoing> frame) {
   const auto found = peers_.find(to.value);
-  if (found != peers_.end() && found->second.core->is_up()) {
+  if (found != peers_.end() && found->second.core->is_up())
     return found->second.core->send(std::move(frame));
-  }
   counters_.bytes_in_flight -= frame->tensor_bytes;
   refuse(std::move(frame->done), {errc::peer_lost, fmt::format("no peer {} any more", to.value)});
 }

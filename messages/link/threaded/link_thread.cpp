@@ -160,18 +160,16 @@ class threaded_link final : public link {
   /// `where`, unless this link must not go there.
   [[nodiscard]] result<door::address> within_reach(door::address where,
                                                    const std::string& text) const {
-    if (is_shm() && !where.is_unix()) {
+    if (is_shm() && !where.is_unix())
       return fail(errc::address_unavailable,
                   fmt::format("{} is a port, and a link within one machine opens none: name no "
                               "address, or {}",
                               text, use_tcp));
-    }
-    if (!is_shm() && !inside_ && where.is_unix()) {
+    if (!is_shm() && !inside_ && where.is_unix())
       return fail(errc::address_unavailable,
                   fmt::format("{} is within one machine, and this link is not: write host:port, or "
                               "choose the shm transport",
                               text));
-    }
     if (options_.beyond_loopback || where.is_local()) return where;
     return fail(errc::address_unavailable,
                 fmt::format("{} is no loopback address, and this link is bound to those", text));
@@ -354,9 +352,8 @@ std::string_view name_of(link_transport transport) noexcept {
 }
 
 result<std::unique_ptr<link>> make_link(link_options options, link_events events) {
-  if (options.beyond_loopback && options.secret.empty()) {
+  if (options.beyond_loopback && options.secret.empty())
     return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");
-  }
   std::optional<link_options> inside;
   if (options.has_inside_door && options.transport != link_transport::shm) {
     inside = options;
@@ -367,14 +364,12 @@ result<std::unique_ptr<link>> make_link(link_options options, link_events events
   options = completed(std::move(options));
   const bool lends = inside || options.transport == link_transport::shm;
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd < 0) {
+  if (wake_fd < 0)
     return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
-  }
   auto out = std::make_unique<threaded_link>(std::move(options), std::move(inside), wake_fd,
                                              lends ? memory_to_lend() : nullptr);
-  if (auto started = out->start(std::move(events)); !started) {
+  if (auto started = out->start(std::move(events)); !started)
     return tl::unexpected(std::move(started.error()));
-  }
   return out;
 }
 

@@ -139,9 +139,8 @@ result<void> ucx_carrier::open_worker() {
   auto made = make_worker(context_);
   if (!made) return tl::unexpected(std::move(made.error()));
   worker_ = std::move(*made);
-  if (const auto status = ucp_worker_get_efd(worker_.get(), &event_fd_); status != UCS_OK) {
+  if (const auto status = ucp_worker_get_efd(worker_.get(), &event_fd_); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot be waited for"));
-  }
   return set_handlers();
 }
 
@@ -150,9 +149,8 @@ result<void> ucx_carrier::reach(std::span<const std::byte> address) {
   const bool has_sample = address.size() >= sizeof(sample);
   const auto of_ucx = address.subspan(has_sample ? sizeof(sample) : address.size());
   const bool may_lack_ucx = is_shm_ && is_first;
-  if (!has_sample || (of_ucx.empty() && !may_lack_ucx)) {
+  if (!has_sample || (of_ucx.empty() && !may_lack_ucx))
     return tl::unexpected(error{errc::peer_lost, "UCX has no address of it"});
-  }
   if (is_shm_ && is_first) probe(address);
   if (of_ucx.empty()) return {};
   is_told_ = true;
@@ -166,10 +164,9 @@ result<void> ucx_carrier::open_endpoint(std::span<const std::byte> address) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = where_.tag | worker_tag;
-  if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0) {
+  if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0)
     return tl::unexpected(
         error{errc::io_failed, fmt::format("cannot wait for UCX: {}", std::strerror(errno))});
-  }
   const std::vector<std::byte> aligned(address.begin(), address.end());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
@@ -347,9 +344,8 @@ ucs_status_t ucx_carrier::take_chunk(std::span<const std::byte> header, void* da
   }
   auto place = std::make_unique<chunk_place>();
   wire::chunk_prefix chunk;
-  if (rendezvous || bytes != sizeof(*place) || header.size() != sizeof(chunk)) {
+  if (rendezvous || bytes != sizeof(*place) || header.size() != sizeof(chunk))
     return break_rule("a chunk does not say where it lies"), UCS_OK;
-  }
   std::memcpy(place.get(), data, sizeof(*place));
   std::memcpy(&chunk, header.data(), sizeof(chunk));
   void* const offered = place.get();
@@ -435,9 +431,8 @@ void ucx_carrier::close_endpoint() {
   const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint_, &params);
   if (!UCS_PTR_IS_PTR(closing)) return;
   const auto latest = clock::now() + most_closing;
-  while (ucp_request_check_status(closing) == UCS_INPROGRESS && clock::now() < latest) {
+  while (ucp_request_check_status(closing) == UCS_INPROGRESS && clock::now() < latest)
     ucp_worker_progress(worker_.get());
-  }
   ucp_request_free(closing);
 }
 

@@ -22,9 +22,8 @@ using config = std::unique_ptr<ucp_config_t, config_release>;
 
 result<config> make_config(const link_options& options) {
   ucp_config_t* raw = nullptr;
-  if (const auto status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
+  if (const auto status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot read its configuration"));
-  }
   config out(raw);
   const bool shm = options.transport == link_transport::shm;
   // The environment may choose among a trusted network's fabrics; it cannot open more than that.
@@ -41,10 +40,9 @@ result<config> make_config(const link_options& options) {
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());
   for (const auto& [name, value] : settings) {
     const auto status = ucp_config_modify(out.get(), name.c_str(), value.c_str());
-    if (status != UCS_OK) {
+    if (status != UCS_OK)
       return tl::unexpected(
           to_error(status, fmt::format("UCX refuses the setting {}={}", name, value)));
-    }
   }
   return out;
 }
@@ -103,13 +101,11 @@ result<context> make_context(const link_options& options) {
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   ucp_context_h raw = nullptr;
-  if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK) {
+  if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot start"));
-  }
   context out(raw);
-  if (auto checked = check_transports(describe(raw), options.transport); !checked) {
+  if (auto checked = check_transports(describe(raw), options.transport); !checked)
     return tl::unexpected(std::move(checked.error()));
-  }
   return out;
 }
 
@@ -120,9 +116,8 @@ result<worker> make_worker(ucp_context_h parent) {
   // Endpoints of dead peers are abandoned with their requests.
   params.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
   ucp_worker_h raw = nullptr;
-  if (const auto status = ucp_worker_create(parent, &params, &raw); status != UCS_OK) {
+  if (const auto status = ucp_worker_create(parent, &params, &raw); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot create a worker"));
-  }
   return worker(raw);
 }
 
@@ -137,12 +132,11 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
   if (!made) return tl::unexpected(std::move(made.error()));
   if (options.transport == link_transport::shm) {
     // Better now than when the first peer has come.
-    if (const auto tried = make_worker(made->get()); !tried) {
+    if (const auto tried = make_worker(made->get()); !tried)
       return fail(errc::transport_missing,
                   fmt::format("{}, for want of shared memory: look at ulimit -f and the room in "
                               "/dev/shm, or {}",
                               tried.error().text, use_tcp));
-    }
   }
   return std::unique_ptr<library>(new library(std::move(*made)));
 }

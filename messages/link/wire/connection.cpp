@@ -89,9 +89,8 @@ void connection::refuse(refusal why) {
     text = fmt::format("{} refused this process, which {}", name_, describe(told));
   }
   const errc code = told == refusal::version ? errc::version_mismatch : errc::not_admitted;
-  if (told == refusal::too_many && role_ == role::connects) {
+  if (told == refusal::too_many && role_ == role::connects)
     return broken({code, std::move(text)}, true);
-  }
   violation_ = {{code, std::move(text)}, &shared_.counters.refused(why), why, true};
   want_attention();
 }
@@ -118,9 +117,8 @@ void connection::act(clock::time_point now) {
   } else if (violation_) {
     ++*violation_->counter;
     if (violation_->refused && role_ == role::accepts) shared_.events.refused(violation_->why);
-    if (violation_->refused == refusal::by_peer || !violation_->is_told) {
+    if (violation_->refused == refusal::by_peer || !violation_->is_told)
       return lose(violation_->why);
-    }
     return leave(violation_->why, false, now);
   } else {
     receive_held();
@@ -151,10 +149,9 @@ void connection::end(const error& why) {
   if (farewell_) return lose(*farewell_);
   const bool connecting = state_ == state::meeting && role_ == role::connects;
   if (connecting && why.code == errc::not_admitted) return lose(why);
-  if (connecting) {
+  if (connecting)
     return lose(
         {errc::address_unavailable, fmt::format("cannot connect to {}: {}", name_, why.text)});
-  }
   lose({errc::peer_lost, fmt::format("peer {} is gone: {}", name_, why.text)});
 }
 
@@ -174,25 +171,21 @@ void connection::check_farewell(clock::time_point now) {
   // What the peer sent before it left is still delivered.
   const bool whole = reassembly_.released(lane::control) >= farewell_frames_[0] &&
                      reassembly_.released(lane::data) >= farewell_frames_[1];
-  if (whole) {
-    return leave(state_ == state::closing ? close_reason_ : *farewell_, true, now);
-  }
+  if (whole) return leave(state_ == state::closing ? close_reason_ : *farewell_, true, now);
   deadline_ = std::min(deadline_, now + shared_.options.linger);
 }
 
 void connection::flush_and_leave(clock::time_point now) {
   // A carrier is done with a small message before the peer has it, and destroying the link may drop
   // it then. So "down" is told when the peer has answered.
-  if (state_ == state::closing && outbox_.idle() && sends_.empty()) {
+  if (state_ == state::closing && outbox_.idle() && sends_.empty())
     depart(close_reason_, false, now);
-  }
 }
 
 void connection::expire(clock::time_point now) {
   if (state_ == state::leaving) return lose(close_reason_);
-  if (state_ == state::meeting && role_ == role::connects) {
+  if (state_ == state::meeting && role_ == role::connects)
     return lose({errc::timed_out, fmt::format("cannot connect to {}: no answer in time", name_)});
-  }
   if (state_ == state::meeting) {
     ++shared_.counters.refused(refusal::too_slow);
     const error why{errc::timed_out, fmt::format("{} {}", name_, describe(refusal::too_slow))};

@@ -198,9 +198,8 @@ void connection::take(const arrived_message& what, descriptor handed) {
 
 void connection::take_handshake(std::span<const std::byte> header) {
   if (state_ == state::leaving || violation_ || broken_ || !handshake_) return;
-  if (keys() != nullptr) {
+  if (keys() != nullptr)
     return break_off({errc::bad_frame, fmt::format("peer {}: a handshake after the first", name_)});
-  }
   const auto answer = handshake_->take(header);
   if (!answer) return refuse(answer.error());
   if (*answer) say_handshake(**answer);
@@ -233,9 +232,8 @@ void connection::take_address(const arrived_message& what) {
     return;
   }
   const bool is_first = state_ == state::meeting;
-  if (!is_first && !carrier_.expects_address()) {
+  if (!is_first && !carrier_.expects_address())
     return break_off({errc::bad_frame, fmt::format("peer {}: a second address", name_)});
-  }
   if (auto reached = carrier_.reach(what.data); !reached) return broken(reached.error());
   if (!is_first) return;
   become_up();
@@ -246,9 +244,8 @@ void connection::take_frame(const arrived_message& what) {
   const auto prefix = unseal<wire::frame_prefix>(
       what.header, [this, &what](const wire::frame_prefix& read) -> covered_data {
         if (read.header_bytes > shared_.options.bounds.header_bytes ||
-            sealed_bytes(read) > what.data.size()) {
+            sealed_bytes(read) > what.data.size())
           return std::nullopt;
-        }
         return what.data.first(sealed_bytes(read));
       });
   if (!prefix) return;
@@ -312,10 +309,9 @@ void connection::receive_held() {
     auto announced = reassembly_.announce(held->chunk, held->bytes);
     auto* const target = announced ? std::get_if<reassembly::destination>(&*announced) : nullptr;
     if (announced && target == nullptr) {
-      if (carrier_.keeps_order()) {
+      if (carrier_.keeps_order())
         return break_off(
             {errc::bad_frame, fmt::format("peer {}: a chunk before its frame", name_)});
-      }
       ++held;
       continue;
     }
@@ -356,9 +352,8 @@ void connection::release_frames() {
   if (state_ == state::meeting) return;  // "up" comes first
   while (std::optional<frame> message = reassembly_.pop()) {
     ++shared_.counters.frames_received;
-    for (const wire_tensor& tensor : message->tensors) {
+    for (const wire_tensor& tensor : message->tensors)
       if (tensor.bytes.read_only) shared_.counters.bytes_received += tensor.bytes.bytes;
-    }
     shared_.events.arrived(id_, std::move(*message));
   }
 }
@@ -404,9 +399,8 @@ void connection::borrow(const wire::memory_message& offered, descriptor handed) 
   memory_location where{carrier_.process(), -1, offered.bytes, {}};
   std::memcpy(where.mark.data(), offered.mark, where.mark.size());
   auto opened = borrowed_memory::open(where, handed);
-  if (!opened) {
+  if (!opened)
     return log::warning(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
-  }
   borrowed_ = std::move(*opened);
   reassembly_.borrow_from({borrowed_, shared_.desk, id_});
   say_memory(wire::memory_kind::at_hand);

@@ -51,6 +51,8 @@ const char* name_of(target whom) {
       return "the stage that reads the data";
     case trainer:
       return "the trainer";
+    case keeper:
+      return "the keeper that outlives trainers";
     case checkpoints:
       return "the checkpoints' disk";
     case target::clock:
@@ -185,6 +187,15 @@ std::vector<fault_row> rows_of_a_reader() {
   return rows;
 }
 
+std::vector<fault_row> rows_of_trainers(const run_shape& of) {
+  std::vector<fault_row> rows{
+      {trainer, means::kill, {starting, building, step, evaluation, checkpoint, recovery, saving}},
+      {trainer, means::stop, {step}},
+      {trainer, means::pause, {step}}};
+  if (of.has_keeper) rows.push_back({keeper, means::kill, {step, evaluation, checkpoint}});
+  return rows;
+}
+
 }  // namespace
 
 std::vector<fault_row> fault_rows(const run_shape& of) {
@@ -195,10 +206,8 @@ std::vector<fault_row> fault_rows(const run_shape& of) {
   }
   rows.push_back({replacement, means::kill, {joining}});
   rows.push_back({replacement, means::stop, {joining}});
-  rows.push_back(
-      {trainer, means::kill, {starting, building, step, evaluation, checkpoint, recovery, saving}});
-  rows.push_back({trainer, means::stop, {step}});
-  rows.push_back({trainer, means::pause, {step}});
+  const auto of_trainers = rows_of_trainers(of);
+  rows.insert(rows.end(), of_trainers.begin(), of_trainers.end());
   for (const auto how : {means::full, means::error, means::halving})
     rows.push_back({checkpoints, how, {checkpoint}});
   rows.push_back({target::clock, means::jump, {step, evaluation, checkpoint, recovery}});
@@ -246,12 +255,15 @@ std::vector<fault> draw_host_faults(choices& random, std::size_t count, bool wit
 }
 
 std::vector<fault> draw_faults(choices& random, const run_shape& of, std::size_t count) {
-  const auto rows = fault_rows(of);
+  const auto rows = fault_rows(of), of_trainers = rows_of_trainers(of);
   std::vector<fault> made;
   if (random.below(5) == 0) made.push_back(draw_one(random, rows, {starting, building}));
   auto in_the_middle = any_time;
   in_the_middle.insert(in_the_middle.end(), {step, joining});
-  while (made.size() < count) made.push_back(draw_one(random, rows, in_the_middle));
+  while (made.size() < count) {
+    const bool is_of_trainer = of.is_watched && random.below(2) == 0;
+    made.push_back(draw_one(random, is_of_trainer ? of_trainers : rows, in_the_middle));
+  }
   if (random.below(4) == 0) made.back() = draw_one(random, rows, {saving});
   return made;
 }

@@ -22,6 +22,7 @@ enum class target : std::uint8_t {
   understudy,   ///< One that waits.
   reader,       ///< The stage that reads the data.
   trainer,      ///< With the coordinator and, where no stage does, the reading of data.
+  keeper,       ///< The process that keeps versions for another trainer.
   checkpoints,  ///< The disk that they are on.
   clock,        ///< Of the day, for all processes.
   stage_there,  ///< A stage on another host.
@@ -100,6 +101,8 @@ struct run_shape {
   std::size_t places = 1;  ///< Stage processes.
   bool has_understudies = false;
   bool has_reader = false;  ///< The first stage reads the data.
+  bool is_watched = false;  ///< Its trainer is started again.
+  bool has_keeper = false;  ///< And a process outlives it that keeps versions.
 };
 
 /// Every row that such a run can have.
@@ -118,7 +121,8 @@ struct run_shape {
                                                   bool with_disks);
 
 /// So many faults for one run: all of them follow from `random`. What only happens at the begin of
-/// a run comes first, what only happens at its end last.
+/// a run comes first, what only happens at its end last. Half of the others are faults of trainers,
+/// where those are started again.
 [[nodiscard]] std::vector<fault> draw_faults(choices& random, const run_shape& of,
                                              std::size_t count);
 

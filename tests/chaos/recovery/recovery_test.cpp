@@ -76,11 +76,12 @@ TEST_CASE(
     "A seed draws the same faults each time, and all seeds together every kind at every moment") {
   constexpr std::size_t faults_of_a_run = 6, seeds = 4000;
   const std::vector<chaos::run_shape> shapes{{.places = 4, .has_understudies = true},
-                                             {.places = 3, .has_reader = true}};
+                                             {.places = 3, .has_reader = true},
+                                             {.places = 3, .is_watched = true, .has_keeper = true}};
   std::set<std::tuple<chaos::target, chaos::means, chaos::moment>> drawn;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     chaos::choices first(seed), again(seed);
-    const auto& shape = shapes[seed % 8 == 0 ? 1 : 0];
+    const auto& shape = shapes[seed % 8 < 2 ? 1 + seed % 8 : 0];
     const auto faults = chaos::draw_faults(first, shape, faults_of_a_run);
     const auto others = chaos::draw_faults(again, shape, faults_of_a_run);
     REQUIRE(faults.size() == faults_of_a_run);
@@ -165,6 +166,20 @@ TEST_CASE("The stage that reads the data is replayed alone, and so are the other
   check_course("data-node", {{{reader, means::kill, moment::forward}, replayed},
                              {{middle_stage, means::kill, moment::backward}, replayed},
                              {{reader, means::stop, moment::evaluation}, replayed}});
+}
+
+TEST_CASE("A trainer that is lost goes on from memory, or from a checkpoint where its keeper was") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  // An update and a step behind its last checkpoint.
+  constexpr std::size_t early = chaos::storm_checkpoints + 3;
+  check_course("restarts-shm",
+               {{{.whom = trainer, .how = means::kill, .at = moment::step, .steps_before = early},
+                 chaos::sequel::versions},
+                {{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
+                {{keeper, means::kill, moment::step}, chaos::sequel::warned},
+                {{trainer, means::kill, moment::step}, chaos::sequel::checkpoint}});
 }
 
 TEST_CASE("A replica that shares the optimizer's state with two others is replayed alone") {

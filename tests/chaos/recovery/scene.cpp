@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ std::uint64_t number_behind(const std::string& line, const char* key) {
 
 scene::scene(std::string program, std::vector<std::string> arguments,
              std::map<std::string, std::string> environment, std::filesystem::path json)
-    : json_(std::move(json)) {
+    : json_(std::move(json)),
+      is_watched_(std::ranges::find(arguments, "--max-restarts") != arguments.end()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const auto before = tests::children_of(::getpid());
   began_ = std::chrono::steady_clock::now();
@@ -85,11 +87,10 @@ std::string scene::understudy_of(const std::string& stage) const {
   return now == stage ? "" : now;
 }
 
-std::vector<pid_t> scene::children() const {
+std::vector<pid_t> scene::children_of(pid_t process) {
   std::vector<pid_t> found;
   std::error_code gone;
-  for (std::filesystem::directory_iterator
-           each("/proc/" + std::to_string(program_) + "/task", gone),
+  for (std::filesystem::directory_iterator each("/proc/" + std::to_string(process) + "/task", gone),
        end;
        !gone && each != end; each.increment(gone)) {
     std::ifstream list(each->path() / "children");
@@ -98,10 +99,26 @@ std::vector<pid_t> scene::children() const {
   return found;
 }
 
+pid_t scene::trainer() const {
+  if (!is_watched_) return program_;
+  for (const auto child : children_of(program_))
+    for (const auto node : children_of(child))
+      if (name_of_process(node) != "program") return child;
+  return 0;
+}
+
+pid_t scene::keeper() const {
+  const auto now = is_watched_ ? trainer() : 0;
+  if (now == 0) return 0;
+  for (const auto child : children_of(program_))
+    if (child != now) return child;
+  return 0;
+}
+
 std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
   const auto understudy = understudy_of(stage);
   std::pair<pid_t, std::string> found;
-  for (const auto child : children()) {
+  for (const auto child : children_of(trainer())) {
     auto name = name_of_process(child);
     if (name == understudy) return {child, std::move(name)};
     const bool is_it = name == stage || (name.starts_with(stage) && name[stage.size()] == '.');
@@ -121,7 +138,7 @@ std::string scene::name_now(const std::string& stage) const {
 
 std::vector<std::string> scene::understudies() const {
   std::vector<std::string> names;
-  for (const auto child : children())
+  for (const auto child : children_of(trainer()))
     if (auto name = name_of_process(child); name.starts_with(understudy_prefix))
       names.push_back(std::move(name));
   return names;
@@ -159,6 +176,17 @@ void scene::look() {
                 shared_->log.end());
   }
   read_json();
+  if (is_watched_) take_in_stages();
+}
+
+void scene::take_in_stages() {
+  for (;;) {
+    siginfo_t how{};
+    const bool is_any = ::waitid(P_ALL, 0, &how, WEXITED | WNOHANG | WNOWAIT) == 0;
+    if (!is_any || how.si_pid == 0 || how.si_pid == program_) return;
+    if (::waitid(P_PID, static_cast<id_t>(how.si_pid), &how, WEXITED | WNOHANG) == 0)
+      orphans_.push_back(orphan_of(how));
+  }
 }
 
 void scene::read_json() {
@@ -171,10 +199,13 @@ void scene::read_json() {
     read_ += static_cast<std::streamoff>(line.size()) + 1;
     told_line made;
     made.at = now();
+    const bool is_restart = line.starts_with("{\"restart\"");
     made.is_evaluation = line.starts_with("{\"eval_step\"");
-    made.step = number_behind(line, made.is_evaluation ? "\"eval_step\":" : "\"step\":");
+    made.step = number_behind(line, is_restart           ? "\"after_step\":"
+                                    : made.is_evaluation ? "\"eval_step\":"
+                                                         : "\"step\":");
     made.text = line.substr(0, line.find(",\"seconds\""));
-    told_.push_back(std::move(made));
+    (is_restart ? restarts_ : told_).push_back(std::move(made));
   }
 }
 
@@ -201,6 +232,7 @@ outcome scene::end(seconds bound, bool is_alone) {
     result.signal = shared_->ended->signal;
   }
   result.log = log_;
+  result.orphans = orphans_;
   if (is_alone) take_in_orphans(result);
   return result;
 }

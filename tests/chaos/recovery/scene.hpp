@@ -17,7 +17,7 @@
 
 namespace troupe::chaos {
 
-/// A line of a run's JSON: a step or an evaluation.
+/// A line of a run's JSON: a step, an evaluation, or that a trainer was started again.
 struct told_line {
   std::uint64_t step = 0;
   bool is_evaluation = false;
@@ -43,7 +43,11 @@ class scene {
   [[nodiscard]] bool has_ended();
   /// With code 0.
   [[nodiscard]] bool has_ended_well();
-  [[nodiscard]] pid_t program() const { return program_; }
+  /// The process that has stages: the program, or with --max-restarts the child that it watches; 0:
+  /// there is none now.
+  [[nodiscard]] pid_t trainer() const;
+  /// The child that keeps versions while trainers come and go; 0: there is none, or no trainer.
+  [[nodiscard]] pid_t keeper() const;
   /// The process that has a stage now, "stage-1", "stage-1.2" or "understudy-1"; 0: there is none.
   [[nodiscard]] pid_t process_of(const std::string& stage) const;
   /// Its name.
@@ -57,6 +61,8 @@ class scene {
   [[nodiscard]] const std::vector<log_line>& log() const { return log_; }
   /// Its JSON, as of the last look, with when that was.
   [[nodiscard]] const std::vector<told_line>& told() const { return told_; }
+  /// Of these lines, which told() has not: that another trainer goes on, behind `step`.
+  [[nodiscard]] const std::vector<told_line>& restarts() const { return restarts_; }
   [[nodiscard]] std::uint64_t steps_told() const;
   /// Lines that hold a text, of those from the `first` on.
   [[nodiscard]] std::size_t count_of(const std::string& text, std::size_t first = 0) const;
@@ -74,9 +80,12 @@ class scene {
   /// That has taken a stage's place, as of the last look; empty: none has.
   [[nodiscard]] std::string understudy_of(const std::string& stage) const;
   [[nodiscard]] std::pair<pid_t, std::string> find(const std::string& stage) const;
-  /// The program's, all threads' together.
-  [[nodiscard]] std::vector<pid_t> children() const;
+  /// Of all threads of a process.
+  [[nodiscard]] static std::vector<pid_t> children_of(pid_t process);
   void read_json();
+  /// Reaps what lost trainers have started: the next one leaves a socket alone while there is a
+  /// process of its number, be it a zombie.
+  void take_in_stages();
 
   struct shared {
     std::mutex mutex;
@@ -87,10 +96,12 @@ class scene {
   std::filesystem::path json_;
   std::shared_ptr<shared> shared_ = std::make_shared<shared>();
   std::optional<cluster::process_group> group_;
+  const bool is_watched_;  // by the program, which trains in a child
   pid_t program_ = 0;
   std::vector<log_line> log_;
-  std::vector<told_line> told_;
-  std::streamoff read_ = 0;  // of the JSON
+  std::vector<told_line> told_, restarts_;
+  std::streamoff read_ = 0;      // of the JSON
+  std::vector<orphan> orphans_;  // of trainers that were lost
 };
 
 }  // namespace troupe::chaos

@@ -18,6 +18,9 @@ namespace fs = std::filesystem;
 
 const std::string goes_on = "the run goes on after step ";
 const std::string replays = " replayed from step ";
+const std::string begins_at = "the run goes on from the checkpoint of step ";
+const std::string starts_again = "it is started again (restart ";
+const std::string lacks_keeper = "no process keeps versions for another trainer";
 
 bool is_gone_on(const std::string& line) {
   return line.find(goes_on) != std::string::npos || line.find(replays) != std::string::npos;
@@ -108,6 +111,7 @@ const char* name_of(sequel what) {
 }
 
 const std::vector<storm_subject>& storm_subjects() {
+  static const words restarted{"--max-restarts", "100"};
   static const std::vector<storm_subject> all{
       {"three-shm", names_of(3), storm_of({"--stages", "3", "--link", "shm"})},
       {"four-tcp", names_of(4),
@@ -124,6 +128,8 @@ const std::vector<storm_subject>& storm_subjects() {
        {"--understudies", std::to_string(storm_understudies)}},
       {"data-node", names_of(3),
        storm_of({"--stages", "3", "--link", "shm", "--data-node", "stage-0"})},
+      {"restarts-shm", names_of(3), storm_of({"--stages", "3", "--link", "shm"}), restarted, true},
+      {"restarts-tcp", names_of(3), storm_of({"--stages", "3", "--link", "tcp"}), restarted, true},
       {"one-shm", names_of(1), storm_of({"--stages", "1", "--link", "shm"})}};
   return all;
 }
@@ -142,13 +148,24 @@ bool is_over_hosts(const std::string& name) {
   return name == host_subject().name || name == local_disk_subject().name;
 }
 
+namespace {
+
+bool has(const std::vector<std::string>& all, const char* flag) {
+  return std::ranges::find(all, flag) != all.end();
+}
+
+}  // namespace
+
+bool storm_subject::is_watched() const {
+  return has(when_disturbed, "--max-restarts");
+}
+
 run_shape shape_of(const storm_subject& what) {
-  const auto has = [](const std::vector<std::string>& all, const char* flag) {
-    return std::ranges::find(all, flag) != all.end();
-  };
   return {.places = what.stages.size(),
           .has_understudies = has(what.when_disturbed, "--understudies"),
-          .has_reader = has(what.arguments, "--data-node")};
+          .has_reader = has(what.arguments, "--data-node"),
+          .is_watched = what.is_watched(),
+          .has_keeper = what.remembers};
 }
 
 std::vector<fault_row> fault_rows_of(const storm_subject& what) {
@@ -206,9 +223,16 @@ bool is_of_disk(const fault& what) {
          what.whom == target::two_disks;
 }
 
-/// Whether no checkpoint is written because of it.
-bool is_noticed(const fault& what) {
+/// Whether it is a warning: no checkpoint is written because of it, or nothing is kept any more.
+bool is_noticed(const scene& run, const fault& what, const strike& done) {
+  if (what.whom == target::keeper) return run.count_of(lacks_keeper, done.lines) > 0;
   return is_of_disk(what) && what.how != means::halving;
+}
+
+/// When another trainer told that it goes on, after a fault; none: no other one has.
+std::optional<seconds> restarted_at(const scene& run, const strike& done) {
+  if (run.restarts().empty() || run.restarts().back().at < done.at) return std::nullopt;
+  return run.restarts().back().at;
 }
 
 /// When the run said last that it goes on, after a fault; none: it has not.
@@ -216,6 +240,8 @@ std::optional<seconds> went_on_at(const scene& run, const strike& done) {
   std::optional<seconds> found;
   for (auto i = done.lines; i < run.log().size(); ++i)
     if (is_gone_on(run.log()[i].text)) found = run.log()[i].at;
+  if (const auto again = restarted_at(run, done))
+    found = std::max(found.value_or(seconds(0)), *again);
   return found;
 }
 
@@ -226,10 +252,10 @@ bool has_another_understudy(const scene& run, const strike& done) {
   });
 }
 
-/// The first step that was told after `from`; null: none.
-const told_line* first_step_after(const scene& run, seconds from) {
+/// The first step beyond `step` that was told after `from`; null: none.
+const told_line* first_step_after(const scene& run, seconds from, std::uint64_t step = 0) {
   for (const auto& each : run.told())
-    if (!each.is_evaluation && each.at > from) return &each;
+    if (!each.is_evaluation && each.at > from && each.step > step) return &each;
   return nullptr;
 }
 
@@ -242,7 +268,8 @@ bool is_settled(const scene& run, const fault& what, const strike& done) {
            run.count_of("; no other one is started", done.lines) > 0;
   const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
   const bool may_be_unnoticed = what.how == means::pause || what.whom == target::clock ||
-                                what.whom == target::network || is_of_disk(what);
+                                what.whom == target::network || what.whom == target::keeper ||
+                                is_of_disk(what);
   return may_be_unnoticed && !is_replaced &&
          run.steps_told() >= std::min(done.told + 4, storm_steps);
 }
@@ -258,15 +285,19 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
               std::to_string(done.told);
   const bool is_lost = run.has_ended() && !run.has_ended_well();
   made.lines = done.lines;
-  made.after = is_lost ? sequel::ended : is_noticed(what) ? sequel::warned : sequel::unnoticed;
+  made.after = is_lost                       ? sequel::ended
+               : is_noticed(run, what, done) ? sequel::warned
+                                             : sequel::unnoticed;
   if (what.whom == target::understudy && !is_lost && has_another_understudy(run, done))
     made.after = sequel::refilled;
   for (auto i = done.lines; i < run.log().size(); ++i) {
     const auto& [at, text] = run.log()[i];
-    if (text.find(" replaced") != std::string::npos && made.noticed.count() == 0)
-      made.noticed = at - done.at;
+    const bool is_notice =
+        text.find(" replaced") != std::string::npos || text.find(starts_again) != std::string::npos;
+    if (is_notice && made.noticed.count() == 0) made.noticed = at - done.at;
     if (text.find(" has the place of ") != std::string::npos) made.adopted = at - done.at;
-    if (text.find("the run goes back to its checkpoint") != std::string::npos)
+    if (text.find("the run goes back to its checkpoint") != std::string::npos ||
+        text.find(begins_at) != std::string::npos)
       made.after = sequel::checkpoint;
     if (text.find("the run goes back to where it began") != std::string::npos)
       made.after = sequel::beginning;
@@ -278,15 +309,34 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
   const auto went_on = went_on_at(run, done);
   if (!went_on) return made;
   made.replayed = *went_on - done.at;
+  if (restarted_at(run, done)) {
+    made.adopted = made.replayed;
+    if (run.restarts().back().step == 0) made.after = sequel::beginning;
+  }
   std::uint64_t before = 0;
   for (const auto& each : run.told())
-    if (!each.is_evaluation && each.at <= *went_on) before = each.step;
-  if (const auto* const next = first_step_after(run, *went_on)) {
+    if (!each.is_evaluation && each.at <= *went_on) before = std::max(before, each.step);
+  if (const auto* const next = first_step_after(run, *went_on, before)) {
     // What was under way, and was told after the fault, has not been delayed by it.
     const auto in_time = static_cast<double>(before > done.told ? before - done.told : 0);
     made.added = std::max(seconds(0), next->at - done.at - (1 + in_time) * usual_step);
   }
   return made;
+}
+
+std::size_t restarts_said(const scene& run) {
+  return run.count_of(starts_again);
+}
+
+std::size_t steps_on_end(const scene& run, const strike& done) {
+  seconds from{};
+  for (std::size_t i = 0; i < done.lines; ++i)
+    if (is_gone_on(run.log()[i].text)) from = run.log()[i].at;
+  for (const auto& each : run.restarts())
+    if (each.at < done.at) from = std::max(from, each.at);
+  return static_cast<std::size_t>(std::ranges::count_if(run.told(), [&](const told_line& each) {
+    return !each.is_evaluation && each.at > from && each.at <= done.at;
+  }));
 }
 
 void count_actions_again(std::span<fault_outcome> faults, const std::vector<log_line>& log) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -20,6 +22,11 @@ struct storm_subject {
   std::vector<std::string> stages;
   std::vector<std::string> arguments;
   std::vector<std::string> when_disturbed = {};  ///< More, for runs that something happens to.
+  /// Versions outlive its trainer, from whose last steps the next one goes on.
+  bool remembers = false;
+
+  /// Its trainer is started again.
+  [[nodiscard]] bool is_watched() const;
 };
 [[nodiscard]] const std::vector<storm_subject>& storm_subjects();
 /// A run for three hosts.
@@ -65,7 +72,8 @@ class calm_runs {
 /// What became of a run after a fault.
 enum class sequel : std::uint8_t {
   replayed,    ///< The lost stages alone did their last steps again.
-  versions,    ///< It went on from the newest version that was kept of all stages.
+  versions,    ///< It went on from the newest version that was kept of all stages, also with
+               ///< another trainer.
   checkpoint,  ///< It went back to its last checkpoint.
   beginning,   ///< It went back to where it began.
   unnoticed,   ///< Nothing happened.
@@ -97,6 +105,7 @@ struct strike {
   moment met = moment::step;
   std::vector<std::string> hit;           ///< Processes that are lost by it, or may be.
   std::vector<std::string> others;        ///< That may end for it: of a trainer that is stopped.
+  pid_t trainer = 0;                      ///< That is hit; 0: none is.
   bool ends_understudies = false;         ///< That wait for a trainer that is stopped.
   std::vector<std::string> understudies;  ///< That there were, where one of them is hit.
 };
@@ -107,6 +116,12 @@ struct strike {
 /// What became of the run, as far as it has told.
 [[nodiscard]] fault_outcome outcome_of(scene& run, const fault& what, const strike& done,
                                        seconds usual_step);
+
+/// How often a trainer of its was started again, as it has said by the last look.
+[[nodiscard]] std::size_t restarts_said(const scene& run);
+
+/// How many steps it has told, up to a fault, since it went on after the one before or was started.
+[[nodiscard]] std::size_t steps_on_end(const scene& run, const strike& done);
 
 /// Gives the faults of one launch, in their order, the actions that were computed again after each,
 /// by the launch's whole log.

@@ -77,9 +77,11 @@ class storm {
   storm_outcome blow() {
     for (std::size_t i = 0; i < most_launches && launch(); ++i) {
     }
-    const auto wrong = differences(
-        {.told = told_, .launches = tries_, .weights = folder_ / "weights", .kept = places_.kept()},
-        calm_);
+    const auto wrong = differences({.told = told_,
+                                    .launches = tries_ + restarts_,
+                                    .weights = folder_ / "weights",
+                                    .kept = places_.kept()},
+                                   calm_);
     result_.differs = !wrong.empty();
     result_.complaints.insert(result_.complaints.end(), wrong.begin(), wrong.end());
     return std::move(result_);
@@ -89,7 +91,8 @@ class storm {
   /// Whether it is to be started again.
   bool launch();
   void disturb(scene& run);
-  void end_trainer(scene& run, const fault& what);
+  static void end_trainer(scene& run, const std::vector<std::string>& stages, pid_t trainer);
+  void note_trainers(scene& run, const fault_outcome& one, const strike& done);
   void count_files(scene& run);
   void check_end(const outcome& ended, const run_folder& folder);
   void check_files();
@@ -105,9 +108,13 @@ class storm {
   std::optional<small_disk> disk_;
   std::optional<memory_group> group_;
   storm_outcome result_;
-  std::size_t next_ = 0;   // of the faults
-  std::size_t tries_ = 0;  // launches
-  bool may_end_ = false;   // the last fault ends the run
+  std::size_t next_ = 0;      // of the faults
+  std::size_t tries_ = 0;     // launches
+  std::size_t restarts_ = 0;  // of trainers that are watched
+  bool has_keeper_ = true;    // none that outlives trainers was lost since the last restart
+  bool are_replaced_ = true;  // all trainers, by one that has told that it goes on
+  bool may_fail_ = false;     // for a fault before the first step, a trainer that is watched
+  bool may_end_ = false;      // the last fault ends the run
   std::set<std::string> hit_;
   bool understudies_end_ = false;
   std::vector<std::string> told_;
@@ -131,10 +138,14 @@ bool storm::launch() {
   hit_.clear();
   understudies_end_ = false;
   files_.clear();
-  may_end_ = false;
+  may_end_ = may_fail_ = false;
+  has_keeper_ = true;
   const auto before = result_.faults.size();
   disturb(run);
   const auto ended = run.end(bound_);
+  const auto restarts = restarts_said(run);
+  restarts_ += restarts;
+  are_replaced_ = run.restarts().size() == restarts;
   count_actions_again(std::span(result_.faults).subspan(before), ended.log);
   result_.took += ended.took;
   result_.log += ended.text();
@@ -158,34 +169,58 @@ void storm::disturb(scene& run) {
     hit_.insert(done->hit.begin(), done->hit.end());
     hit_.insert(done->others.begin(), done->others.end());
     understudies_end_ |= done->ends_understudies;
-    may_end_ = may_end_the_run(fault, done->met);
-    if (fault.whom == target::trainer) end_trainer(run, fault);
+    const bool is_survived =
+        what_.is_watched() && fault.whom == target::trainer && fault.how == means::kill;
+    may_end_ = may_end_the_run(fault, done->met) && !is_survived;
+    may_fail_ |= may_end_;
+    if (fault.whom == target::trainer && fault.how == means::stop)
+      end_trainer(run, what_.stages, done->trainer);
     if (run.wait_for([&] { return is_settled(run, fault, *done); }, 2 * patience) ||
-        run.has_ended())
+        run.has_ended()) {
       result_.faults.push_back(outcome_of(run, fault, *done, calm_.usual_step()));
-    else
+      note_trainers(run, result_.faults.back(), *done);
+    } else {
       complain("it did not go on after " + std::string(name_of(fault.how)) + " of " +
                name_of(fault.whom) + ", " + name_of(done->met));
+    }
     count_files(run);
   }
 }
 
 /// One that is stopped is continued when its stages have given it up.
-void storm::end_trainer(scene& run, const fault& what) {
-  if (what.how != means::stop) return;
+void storm::end_trainer(scene& run, const std::vector<std::string>& stages, pid_t trainer) {
   static_cast<void>(run.wait_for(
       [&] {
-        return std::ranges::all_of(what_.stages,
+        return std::ranges::all_of(stages,
                                    [&](const auto& stage) { return run.process_of(stage) == 0; });
       },
       patience));
-  ::kill(run.program(), SIGCONT);
+  if (trainer != 0) ::kill(trainer, SIGCONT);
+}
+
+/// Who outlives trainers hands the versions of the last steps from one to the next, unless it was
+/// lost itself, or has lost the one that stood still.
+void storm::note_trainers(scene& run, const fault_outcome& one, const strike& done) {
+  constexpr std::size_t enough = 4;  // steps: two updates
+  // An update of two steps is decided when the trainer tells its last step, and kept one later.
+  constexpr std::uint64_t most_again = 3;
+  if (!what_.remembers || run.has_ended()) return;
+  const bool is_of_trainer = one.what.whom == target::trainer;
+  if (is_of_trainer && one.what.how == means::kill && !run.restarts().empty()) {
+    const bool is_kept =
+        has_keeper_ && steps_on_end(run, done) >= enough && one.met != moment::recovery;
+    if (is_kept && run.restarts().back().step + most_again < done.told)
+      complain("the versions of its trainer are lost: " + one.text);
+    has_keeper_ = true;
+  } else if (is_of_trainer || one.what.whom == target::keeper) {
+    has_keeper_ = false;
+  }
 }
 
 void storm::count_files(scene& run) {
   if (run.has_ended()) return;
   // An understudy that waits has fewer open than the stage that it may become.
-  std::vector<pid_t> all{run.program()};
+  std::vector<pid_t> all{run.trainer()};
   for (const auto& stage : what_.stages)
     if (const auto process = run.process_of(stage); process != 0) all.push_back(process);
   for (const auto each : all)
@@ -228,8 +263,9 @@ void storm::check_end(const outcome& ended, const run_folder& folder) {
   // The socket of a process that nobody has replaced is removed by the next run.
   const auto* const last = result_.faults.empty() ? nullptr : &result_.faults.back();
   const bool is_replaced =
-      last == nullptr || (last->met != moment::saving && (last->what.whom != target::understudy ||
-                                                          last->after == sequel::refilled));
+      has_keeper_ && are_replaced_ &&
+      (last == nullptr || (last->met != moment::saving && (last->what.whom != target::understudy ||
+                                                           last->after == sequel::refilled)));
   for (const auto& each : folder.left_behind())
     if (is_replaced || each.find("/run/") == each.npos) complain("it left " + each);
   for (const auto& line : ended.log) {
@@ -238,9 +274,12 @@ void storm::check_end(const outcome& ended, const run_folder& folder) {
     const auto begin = line.text.rfind(": ", at);
     const auto name = line.text.substr(begin == std::string::npos ? 0 : begin + 2, at - begin - 2);
     const bool waited = understudies_end_ && name.starts_with("understudy-");
-    if (!hit_.contains(name) && !waited) complain("nothing was done to it: " + line.text);
+    const bool failed = may_fail_ && name == "the trainer";
+    if (!hit_.contains(name) && !waited && !failed)
+      complain("nothing was done to it: " + line.text);
   }
-  if (tries_ > 1) return;  // a trainer that is killed while it saves leaves what it was writing
+  // A trainer that is killed while it saves leaves what it was writing.
+  if (tries_ + restarts_ > 1) return;
   for (const auto& each : fs::directory_iterator(folder_.path()))
     if (each.path().filename().string().starts_with("."))
       complain("it left " + each.path().string());

@@ -175,8 +175,10 @@ void striker::act(const fault& what, const std::vector<std::string>& on, strike&
       processes.push_back(run_.process_of(each));
     }
   }
+  if (what.whom == target::keeper) processes = {run_.keeper()};
   if (what.whom == target::trainer) {
-    processes = {run_.program()};
+    made.trainer = run_.trainer();
+    processes = {made.trainer};
     for (const auto& each : stages_) made.others.push_back(run_.name_now(each));
     made.ends_understudies = true;
   }
@@ -194,9 +196,11 @@ bool striker::wait_for_understudies() {
 
 bool striker::wait_for_begin(const fault& what, seconds patience) {
   if (what.at == moment::starting) {
-    const bool is_there =
-        what.whom == target::trainer ||
-        run_.wait_for([&] { return run_.process_of(victims(what).front()) != 0; }, patience);
+    const auto is_up = [&] {
+      return what.whom == target::trainer ? run_.trainer() != 0
+                                          : run_.process_of(victims(what).front()) != 0;
+    };
+    const bool is_there = run_.wait_for(is_up, patience);
     sleep(0.4 * what.share * seconds(1));
     return is_there;
   }
@@ -310,10 +314,9 @@ std::optional<strike> striker::order(const fault& what, strike made, seconds pat
   at->delay_us = is_behind ? static_cast<std::uint32_t>(100'000 * what.share) + 1 : 0;
   at->at = work_of(what.at);
   const auto is_done = [&] { return at->obeyed_ns != 0 || run_.process_of(first) == 0; };
-  if (!run_.wait_for(is_done, patience)) {
-    at->at = work::none;
-    return std::nullopt;
-  }
+  const bool is_met = run_.wait_for(is_done, patience);
+  at->at = work::none;  // a process that another trainer starts has the same name
+  if (!is_met) return std::nullopt;
   note(made);
   if (at->obeyed_ns != 0) made.at = run_.at(at->obeyed_ns);
   made.met = what.at;
@@ -334,8 +337,8 @@ std::optional<strike> striker::perform(const fault& what, seconds patience) {
     made.met = moment::checkpoint;
     return hinder_disk(what, std::move(made), patience);
   }
-  const bool is_of_a_stage =
-      what.whom != target::trainer && what.whom != target::clock && what.whom != target::understudy;
+  const bool is_of_a_stage = what.whom != target::trainer && what.whom != target::keeper &&
+                             what.whom != target::clock && what.whom != target::understudy;
   if (is_of_a_stage && work_of(what.at) != work::none)
     return order(what, std::move(made), patience);
   if (what.whom == target::understudy && !wait_for_understudies()) return std::nullopt;
@@ -344,6 +347,8 @@ std::optional<strike> striker::perform(const fault& what, seconds patience) {
   const bool is_of_an_understudy = what.whom == target::understudy;
   const auto on = is_of_an_understudy ? run_.waiting_understudies() : victims(what);
   if (is_of_an_understudy && on.empty()) return std::nullopt;
+  if (what.whom == target::trainer && run_.trainer() == 0) return std::nullopt;
+  if (what.whom == target::keeper && run_.keeper() == 0) return std::nullopt;
   if (what.whom == target::clock)
     places_.outside->clock_s += jump_of(what);
   else

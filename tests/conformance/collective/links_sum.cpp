@@ -137,12 +137,11 @@ class rank_over_links {
   }
 
   void arrived(const messages::frame& in) {
-    const auto message = types_.decode(in, nobody_);
-    REQUIRE(message);
-    if (message->match_elements<replica_gradients>())
-      take(message->get_as<replica_gradients>(0));
+    const auto message = types_.decode(in, nobody_).value();
+    if (message.match_elements<replica_gradients>())
+      take(message.get_as<replica_gradients>(0));
     else
-      take(message->get_as<replica_statistics>(0));
+      take(message.get_as<replica_statistics>(0));
   }
   void take(const replica_gradients& from) {
     REQUIRE(sum_.check(from));

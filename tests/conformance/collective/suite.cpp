@@ -13,7 +13,6 @@
 #include <ATen/ops/randn.h>
 
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -24,12 +23,12 @@
 
 #include "engine/collective/tree.hpp"
 #include "tests/conformance/collective/group_of_ranks.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace std::chrono_literals;
-using Catch::Matchers::ContainsSubstring;
 using engine::collective;
 using engine::collective_operation;
 using tests::group_of_ranks;
@@ -255,10 +254,7 @@ TEST_CASE("An operation that cannot be is refused with the reason, and the next 
     const auto group = each.make({});
     const auto six = at::ones({6});
     const auto refused = [&](const collective_operation& one) {
-      const auto how = outcome(*group, 0, {one}).wait();
-      REQUIRE_FALSE(how);
-      CHECK(how.error().code == errc::bad_config);
-      return how.error().text;
+      return error_of(outcome(*group, 0, {one}).wait(), errc::bad_config).text;
     };
     CHECK(refused({collective::send, six, {}, 2}) == "send: rank 2 is none of the 2 ranks");
     CHECK(refused({collective::receive, {}, six, 0}) == "receive: a rank sends nothing to itself");
@@ -294,15 +290,9 @@ TEST_CASE("A lost rank fails what is under way and what comes after, with the fi
       (*group)[rank].lose(why);
       (*group)[rank].lose({errc::cancelled, "a second reason"});
     }
-    for (auto* end : {&under_way, &queued, &of_third}) {
-      const auto how = end->wait();
-      REQUIRE_FALSE(how);
-      CHECK(how.error() == why);
-    }
+    for (auto* end : {&under_way, &queued, &of_third}) CHECK(error_of(end->wait()) == why);
     CHECK(std::chrono::steady_clock::now() - begin < 1s);
-    const auto how = outcome(*group, 0, {{collective::all_reduce, held, held}}).wait();
-    REQUIRE_FALSE(how);
-    CHECK(how.error() == why);
+    CHECK(error_of(outcome(*group, 0, {{collective::all_reduce, held, held}}).wait()) == why);
     CHECK(held.use_count() == 1);
     CHECK(group->wrong_uses().empty());
   });
@@ -340,13 +330,10 @@ TEST_CASE("What another rank never joins is given up at its deadline") {
   with_each([](const auto& each) {
     const auto group = each.make(group_terms{.deadline = 200ms});
     const auto some = at::ones({4});
-    const auto how = outcome(*group, 0, {{collective::all_reduce, some, some}}).wait();
-    REQUIRE_FALSE(how);
-    CHECK(how.error().code == errc::timed_out);
-    CHECK_THAT(how.error().text, ContainsSubstring("another rank is missing"));
-    const auto later = outcome(*group, 0, {{collective::all_reduce, some, some}}).wait();
-    REQUIRE_FALSE(later);
-    CHECK(later.error().code == errc::timed_out);
+    check_refused(outcome(*group, 0, {{collective::all_reduce, some, some}}).wait(),
+                  errc::timed_out, "another rank is missing");
+    CHECK(error_of(outcome(*group, 0, {{collective::all_reduce, some, some}}).wait()).code ==
+          errc::timed_out);
   });
 }
 
@@ -358,9 +345,7 @@ TEST_CASE("A port that ends gives up what is under way, and waits for nobody") {
     const auto begin = std::chrono::steady_clock::now();
     group->end(0);
     CHECK(std::chrono::steady_clock::now() - begin < 2s);
-    const auto how = under_way.wait();
-    REQUIRE_FALSE(how);
-    CHECK(how.error().code == errc::cancelled);
+    CHECK(error_of(under_way.wait()).code == errc::cancelled);
   });
 }
 

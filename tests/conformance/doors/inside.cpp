@@ -56,27 +56,24 @@ TEST_CASE("Processes of one machine meet at the inner door, where memory is lent
   CHECK(there.met.machine == this_machine());
   inside_backend backend;
   node<inside_backend> here(backend);
-  const auto to = here.try_connect(there.address);
-  REQUIRE(to);
-  send_until_lent(here, *to);
+  const auto to = here.try_connect(there.address).value();
+  send_until_lent(here, to);
 }
 
 TEST_CASE("A link without a second door, and one of another machine, come to the first") {
   host there;
   tcp_backend plain;
   node<tcp_backend> outsider(plain);
-  const auto from_outside = outsider.try_connect(there.address);
-  REQUIRE(from_outside);
-  REQUIRE(outsider.send(*from_outside, with_bytes(7, tensor_bytes)).has_value());
+  const auto from_outside = outsider.try_connect(there.address).value();
+  REQUIRE(outsider.send(from_outside, with_bytes(7, tensor_bytes)).has_value());
   CHECK(number_of(there.here.frames.next()) == 7);
 
   inside_backend backend;
   node<inside_backend> distant(backend);
   meeting_place elsewhere = there.met;
   elsewhere.machine = "another";
-  const auto to = distant.try_connect(elsewhere.text());
-  REQUIRE(to);
-  check_not_lent(distant, *to, there);
+  const auto to = distant.try_connect(elsewhere.text()).value();
+  check_not_lent(distant, to, there);
 }
 
 TEST_CASE("Where the inner door is out of reach, the outer one is used") {
@@ -84,9 +81,8 @@ TEST_CASE("Where the inner door is out of reach, the outer one is used") {
   REQUIRE(::unlink(there.met.inside.substr(5).c_str()) == 0);
   inside_backend backend;
   node<inside_backend> here(backend);
-  const auto to = here.try_connect(there.address);
-  REQUIRE(to);
-  check_not_lent(here, *to, there);
+  const auto to = here.try_connect(there.address).value();
+  check_not_lent(here, to, there);
 }
 
 TEST_CASE("Peers at both doors are served at once, and each sees the end") {

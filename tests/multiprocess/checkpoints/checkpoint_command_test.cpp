@@ -35,14 +35,9 @@ program_outcome troupe_checkpoint(const words& more) {
   return run_other(TROUPE_COMMAND, with({"checkpoint"}, more));
 }
 
-std::string content(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Where a tensor's bytes begin in a file.
 std::uint64_t place_of(const fs::path& file, const std::string& tensor) {
-  const auto bytes = content(file);
+  const auto bytes = bytes_of(file);
   const auto header = engine::parse_safetensors_header(std::as_bytes(std::span(bytes)));
   REQUIRE(header);
   for (const auto& each : header->tensors)
@@ -52,7 +47,7 @@ std::uint64_t place_of(const fs::path& file, const std::string& tensor) {
 }
 
 void flip_a_bit_at(const fs::path& file, std::uint64_t place) {
-  auto bytes = content(file);
+  auto bytes = bytes_of(file);
   REQUIRE(place < bytes.size());
   bytes[place] = static_cast<char>(bytes[place] ^ 16);
   std::ofstream(file, std::ios::binary) << bytes;
@@ -177,16 +172,14 @@ TEST_CASE(
   check_described(described, *weights);
 
   const auto verified = troupe_checkpoint({"verify", checkpoints});
-  INFO(verified.err);
   CHECK(verified.code == 0);
   CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000002: whole, 4 files"));
   CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000004: whole, 4 files"));
 
   const auto exported = troupe_checkpoint({"export", checkpoints, folder / "exported"});
-  INFO(exported.err);
   REQUIRE(exported.code == 0);
   CHECK_THAT(exported.out, ContainsSubstring("the weights after step 4, 62 tensors"));
-  CHECK(content(folder / "exported") == content(saved));
+  CHECK(bytes_of(folder / "exported") == bytes_of(saved));
 
   // Of another model than the run's.
   auto words_of_other = two_stages({"--checkpoint-dir", checkpoints, "--resume", "auto"}, 6);
@@ -332,7 +325,6 @@ TEST_CASE("A folder that another user may not read is no folder without checkpoi
   const auto outcome =
       run_other("/usr/bin/setpriv", {"--reuid", "65534", "--regid", "65534", "--clear-groups",
                                      TROUPE_COMMAND, "checkpoint", "verify", folder / "kept"});
-  INFO(outcome.err);
   CHECK(outcome.code == 2);
   CHECK_THAT(outcome.err, ContainsSubstring("cannot be read: Permission denied"));
 }
@@ -342,7 +334,6 @@ TEST_CASE("An export replaces a regular file, and nothing else", "[untimed]") {
   const auto checkpoint = small_checkpoint(folder / "kept", 2);
   const auto refused = [&](const std::string& file, const std::string& what) {
     const auto outcome = troupe_checkpoint({"export", checkpoint, file});
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.err, ContainsSubstring(what));
   };
@@ -360,7 +351,7 @@ TEST_CASE("An export replaces a regular file, and nothing else", "[untimed]") {
   REQUIRE(troupe_checkpoint({"export", checkpoint, folder / "file"}).code == 0);
   REQUIRE(engine::save_safetensors(
       folder / "expected", std::vector{first_slice(1).weights[0], second_slice().weights[0]}));
-  CHECK(content(folder / "file") == content(folder / "expected"));
+  CHECK(bytes_of(folder / "file") == bytes_of(folder / "expected"));
 }
 
 TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices",
@@ -376,11 +367,10 @@ TEST_CASE("A checkpoint of two files is listed, verified and exported like one o
   for (const auto* step : {"step-000002", "step-000004"}) {
     const auto exported =
         troupe_checkpoint({"export", folder / "kept" / step, folder / (std::string("of-") + step)});
-    INFO(exported.err);
     REQUIRE(exported.code == 0);
   }
-  CHECK(content(folder / "of-step-000002") == content(folder / "of-step-000004"));
-  CHECK(content(folder / "of-step-000002") == content(older / "weights.safetensors"));
+  CHECK(bytes_of(folder / "of-step-000002") == bytes_of(folder / "of-step-000004"));
+  CHECK(bytes_of(folder / "of-step-000002") == bytes_of(older / "weights.safetensors"));
   flip_a_bit_at(older / "weights.safetensors", place_of(older / "weights.safetensors", "fc.bias"));
   const auto bad = troupe_checkpoint({"verify", older});
   CHECK(bad.code == 2);

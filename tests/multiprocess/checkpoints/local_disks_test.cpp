@@ -5,8 +5,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -88,9 +86,7 @@ fs::path undisturbed(const words& more = {}, int steps = 12) {
 
 /// A run that is killed when its checkpoint of step 8 is there.
 void run_to_8(const disks& all, const words& more = {}) {
-  const auto killed = run_program(all.run(more), at_checkpoint("step-000008", SIGKILL));
-  INFO(killed.err);
-  REQUIRE(killed.signal == SIGKILL);
+  REQUIRE(run_program(all.run(more), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
 }
 
 /// Ends a stage of a launch on this machine, a grandchild of the trainer.
@@ -130,6 +126,14 @@ program_outcome lose_all_behind_12(const disks& all, const std::string& resume) 
   return outcome;
 }
 
+/// Goes on from a checkpoint to the end, to the weights of a run that nothing has happened to.
+program_outcome resume(const disks& all, const std::string& from) {
+  auto outcome = run_program(all.run({"--resume", from, "--save", all.file("resumed").string()}));
+  REQUIRE(outcome.code == 0);
+  check_same_weights(undisturbed(), all.file("resumed"));
+  return outcome;
+}
+
 program_outcome command(const words& more) {
   return run_other(TROUPE_COMMAND, with({"checkpoint"}, more));
 }
@@ -139,7 +143,6 @@ program_outcome command(const words& more) {
 TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost disk loses nothing",
           "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   const auto checkpoint = all.checkpoints() / "step-000008";
   CHECK(names_in(checkpoint) == name_set{"manifest.json"});
@@ -153,15 +156,11 @@ TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost di
   CHECK_THAT(verified.out, ContainsSubstring("state.stage-1.safetensors is not on this host, but "
                                              "on beta and alpha\n"));
   fs::remove_all(all.of("beta"));
-  const auto resumed =
-      run_program(all.run({"--resume", "latest", "--save", all.file("resumed").string()}));
-  INFO(resumed.err);
-  REQUIRE(resumed.code == 0);
+  const auto resumed = resume(all, "latest");
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   CHECK_THAT(resumed.err, ContainsSubstring("beta no longer has 4 files of the checkpoint of step "
                                             "8 ("));
   CHECK_THAT(resumed.err, ContainsSubstring("; alpha has a copy"));
-  check_same_weights(expected, all.file("resumed"));
   CHECK(names_in(all.slices("beta", 12)) == all_files);
 }
 
@@ -179,7 +178,6 @@ TEST_CASE("A run of other stages and hosts goes on from slices that hosts have l
       with(of_two, {"--stages", "3", "--schedule", "interleaved-1f1b", "--config",
                     more.config().string(), "--checkpoint-dir", more.checkpoints().string(),
                     "--resume", "latest", "--save", more.file("resumed").string()})));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("alpha no longer has 6 files"));
   CHECK_THAT(resumed.err, ContainsSubstring(" came from beta to gamma"));
@@ -192,7 +190,6 @@ TEST_CASE("A run of other stages and hosts goes on from slices that hosts have l
   const auto again = run_program(training(
       with(of_two, {"--stages", "4", "--schedule", "gpipe", "--checkpoint-dir", alone.string(),
                     "--resume", "latest", "--save", all.file("again").string()})));
-  INFO(again.err);
   REQUIRE(again.code == 0);
   check_same_weights(expected, all.file("again"));
   CHECK(names_in(alone / "step-000012").size() == 9);
@@ -201,24 +198,18 @@ TEST_CASE("A run of other stages and hosts goes on from slices that hosts have l
 TEST_CASE("A bit that is flipped on one host's disk is made up for by the other's copy",
           "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   flip_a_bit(all.slices("alpha", 8) / "weights.stage-0.safetensors");
   fs::resize_file(all.slices("beta", 8) / "state.stage-1.safetensors", 100);
-  const auto resumed =
-      run_program(all.run({"--resume", "8", "--save", all.file("resumed").string()}));
-  INFO(resumed.err);
-  REQUIRE(resumed.code == 0);
+  const auto resumed = resume(all, "8");
   CHECK_THAT(resumed.err, ContainsSubstring("alpha no longer has 1 file of the checkpoint of step "
                                             "8 ("));
   CHECK_THAT(resumed.err, ContainsSubstring("has another checksum); beta has a copy"));
   CHECK_THAT(resumed.err, ContainsSubstring("has 100 bytes, and its checkpoint wrote"));
-  check_same_weights(expected, all.file("resumed"));
 }
 
 TEST_CASE("A file that no host has any more is refused by its name and theirs", "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   for (const std::string host : {"alpha", "beta"})
     fs::remove(all.slices(host, 8) / "weights.stage-1.safetensors");
@@ -228,39 +219,28 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
              ContainsSubstring("step-000008: weights.stage-1.safetensors was kept by beta and "
                                "alpha, and no host of this run has it; alpha: "));
   CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 4 is whole: --resume 4"));
-  const auto passed =
-      run_program(all.run({"--resume", "auto", "--save", all.file("passed").string()}));
-  INFO(passed.err);
-  REQUIRE(passed.code == 0);
+  const auto passed = resume(all, "auto");
   CHECK_THAT(passed.err, ContainsSubstring("this checkpoint is passed over"));
   CHECK_THAT(passed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
-  check_same_weights(expected, all.file("passed"));
   for (const std::string host : {"alpha", "beta"}) fs::remove_all(all.of(host));
   const auto none = run_program(all.run({"--resume", "latest"}, 16));
   CHECK(none.code == 2);
   CHECK_THAT(none.last_line(), ContainsSubstring("; there is no older one that is whole"));
   const auto anew = run_program(all.run({"--resume", "auto"}, 16));
-  INFO(anew.err);
   REQUIRE(anew.code == 0);
   CHECK_THAT(anew.err, ContainsSubstring(" has no whole checkpoint: the run begins anew"));
 }
 
 TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts", "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   fs::remove_all(all.checkpoints());
-  const auto resumed =
-      run_program(all.run({"--resume", "latest", "--save", all.file("resumed").string()}));
-  INFO(resumed.err);
-  REQUIRE(resumed.code == 0);
+  const auto resumed = resume(all, "latest");
   CHECK_THAT(resumed.err,
              ContainsSubstring("had no manifest; the hosts kept those of 2 checkpoints"));
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
-  check_same_weights(expected, all.file("resumed"));
   fs::remove_all(all.checkpoints());
   const auto complete = run_program(all.run({"--resume", "auto"}));
-  INFO(complete.err);
   CHECK(complete.code == 0);
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
 }
@@ -268,41 +248,30 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
 TEST_CASE("A trainer whose folder has older checkpoints than the hosts goes on from the hosts'",
           "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   const auto slices = all.slices("alpha", 8).filename();
   fs::remove_all(all.checkpoints() / "step-000008");
-  const auto resumed =
-      run_program(all.run({"--resume", "auto", "--save", all.file("resumed").string()}));
-  INFO(resumed.err);
-  REQUIRE(resumed.code == 0);
+  const auto resumed = resume(all, "auto");
   CHECK_THAT(resumed.err, ContainsSubstring("had older manifests alone; the hosts kept those of 1 "
                                             "checkpoint"));
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
-  check_same_weights(expected, all.file("resumed"));
   CHECK(all.slices("beta", 8).filename() == slices);
 }
 
 TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, if they have it",
           "[untimed]") {
   const disks all;
-  const auto expected = undisturbed();
   run_to_8(all);
   const auto manifest = all.checkpoints() / "step-000008" / "manifest.json";
   flip_a_bit(manifest);
-  const auto resumed =
-      run_program(all.run({"--resume", "latest", "--save", all.file("resumed").string()}));
-  INFO(resumed.err);
-  REQUIRE(resumed.code == 0);
+  const auto resumed = resume(all, "latest");
   CHECK_THAT(resumed.err, ContainsSubstring("had a manifest that cannot be read; the hosts kept "
                                             "those of 1 checkpoint"));
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
-  check_same_weights(expected, all.file("resumed"));
   for (const std::string host : {"alpha", "beta"})
     flip_a_bit(all.slices(host, 12) / "manifest.json");
   flip_a_bit(all.checkpoints() / "step-000012" / "manifest.json");
   const auto refused = run_program(all.run({"--resume", "latest"}, 16));
-  INFO(refused.err);
   CHECK(refused.code == 2);
   CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 8 is whole: --resume 8"));
 }
@@ -310,7 +279,6 @@ TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, i
 TEST_CASE("Old slices go with their checkpoints, on all hosts", "[untimed]") {
   const disks all;
   const auto outcome = run_program(all.run({"--checkpoint-keep", "1"}));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(names_in(all.checkpoints()) == name_set{"step-000012"});
   for (const std::string host : {"alpha", "beta"}) {
@@ -323,7 +291,6 @@ TEST_CASE("A run that lost its only checkpoint and has pruned what it began from
           "[untimed]") {
   const disks all;
   const auto outcome = lose_all_behind_12(all, "auto");
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("the run cannot go back to its checkpoint of step 12: "));
@@ -337,7 +304,6 @@ TEST_CASE("A run that lost its only checkpoint and has pruned what it began from
 TEST_CASE("A run that may not begin anew ends where nothing is left to go back to", "[untimed]") {
   const disks all;
   const auto outcome = lose_all_behind_12(all, "latest");
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("the checkpoint that the run began from is gone: "));
@@ -357,19 +323,18 @@ TEST_CASE("A stage that is lost while its run looks for a checkpoint on the host
   };
   const auto outcome = run_program(
       all.run(with(recovering_over_tcp, {"--save", all.file("weights").string()})), lose);
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(again);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
   check_same_weights(undisturbed(), all.file("weights"));
 }
 
-TEST_CASE("A disk with no room for the next host's files is warned of, and they have one copy") {
+TEST_CASE("A disk with no room for the next host's files is warned of, and they have one copy",
+          "[untimed]") {
   const disks all;
   const small_disk alpha(all.of("alpha"), "size=60m");
   if (!alpha.made()) SKIP("no disk can be mounted: " + alpha.reason());
   const auto outcome = run_program(all.large_run({}, 4));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("the checkpoint of step 4 has no copy of "
                                             "state.stage-1.safetensors on alpha: "));
@@ -383,7 +348,6 @@ TEST_CASE("A disk with no room for the next host's files is warned of, and they 
              ContainsSubstring("state.stage-1.safetensors is not on this host, but on beta\n"));
   const auto resumed =
       run_program(all.large_run({"--resume", "latest", "--checkpoint-keep", "1"}, 6));
-  INFO(resumed.err);
   CHECK(resumed.code == 0);
 }
 
@@ -395,7 +359,6 @@ TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on i
                   at_line("step-000004 in ", [](pid_t trainer) {
                     ::kill(children_of(children_of(trainer).back()).back(), SIGKILL);
                   }));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("it is replaced"));
   check_same_weights(expected, all.file("weights"));
@@ -403,7 +366,8 @@ TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on i
     CHECK(names_in(all.slices(host, 12)) == all_files);
 }
 
-TEST_CASE("A run waits for the processes of another one to end that still have a host's folder") {
+TEST_CASE("A run waits for the processes of another one to end that still have a host's folder",
+          "[untimed]") {
   const disks all;
   auto other = engine::slice_folder::open(all.of("beta") / "slices", "another");
   REQUIRE(other);
@@ -411,7 +375,6 @@ TEST_CASE("A run waits for the processes of another one to end that still have a
   const auto outcome = run_program(all.run({}, 4), [&](pid_t, std::string_view line) {
     if (line.find("waiting for its processes to end") != std::string_view::npos) other->reset();
   });
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_FALSE(*other);
   CHECK(names_in(all.slices("beta", 4)) == all_files);
@@ -440,14 +403,14 @@ TEST_CASE("A disk that could not be used when its stage was replaced has later c
                                      }
                                      if (says("has no folder for its slices")) fs::remove(slices);
                                    });
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("checkpoint.storage: beta: "));
   CHECK_THAT(outcome.err, ContainsSubstring("a stage's host has no folder for its slices"));
   CHECK(names_in(all.slices("beta", 24)) == all_files);
 }
 
-TEST_CASE("A disk that cannot be used is refused by its host, and one folder of all is warned of") {
+TEST_CASE("A disk that cannot be used is refused by its host, and one folder of all is warned of",
+          "[untimed]") {
   const disks all;
   write_text(all.of("beta"), "no folder");
   const auto refused = run_program(all.run({}));
@@ -457,7 +420,6 @@ TEST_CASE("A disk that cannot be used is refused by its host, and one folder of 
                                "/slices: no folder can be made there: "));
   const auto one = run_program(two_stages(
       {"--checkpoint-storage", "local", "--checkpoint-dir", all.checkpoints().string()}, 2, 1));
-  INFO(one.err);
   CHECK(one.code == 0);
   CHECK_THAT(one.err, ContainsSubstring("there is no second copy"));
   CHECK(names_in(all.checkpoints()) == name_set{"slices", "step-000002"});

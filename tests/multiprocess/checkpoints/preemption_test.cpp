@@ -44,7 +44,6 @@ TEST_CASE("A signal has a checkpoint written at the next whole update, and the r
                       REQUIRE(::kill(stage, SIGUSR1) == 0);
                     REQUIRE(::kill(program, SIGUSR1) == 0);
                   }));
-  INFO(asked.err);
   REQUIRE(asked.code == 0);
   CHECK_THAT(asked.err, ContainsSubstring("a signal asks for a checkpoint"));
   check_same_weights(calm.weights(), folder / "asked");
@@ -57,7 +56,6 @@ TEST_CASE("A signal has a checkpoint written at the next whole update, and the r
   const auto resumed =
       run_program(two_stages({"--checkpoint-dir", checkpoints, "--resume", std::to_string(step),
                               "--save", folder / "resumed"}));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("step-000012 is of a later step"));
   check_same_weights(calm.weights(), folder / "resumed");
@@ -84,7 +82,6 @@ TEST_CASE(
                   }
                   CHECK(::kill(children_of(trainer).front(), SIGUSR2) == 0);
                 }));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(early(checkpoints, "step-000012").size() == 1);
 }
@@ -101,7 +98,6 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
   const auto torn = checkpoints / "step-000008" / "weights.stage-1.safetensors";
   flip_a_bit(torn);
   const auto second = run_program(job);
-  INFO(second.err);
   REQUIRE(second.code == 0);
   CHECK_THAT(second.err, ContainsSubstring("warning: " + torn.string() + " is not as its"));
   CHECK_THAT(second.err, ContainsSubstring("this checkpoint is passed over"));
@@ -109,7 +105,6 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
   check_same_weights(calm.weights(), folder / "weights");
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
   const auto third = run_program(job);
-  INFO(third.err);
   CHECK(third.code == 0);
   CHECK_THAT(third.err, ContainsSubstring("has all 12 steps of this run: nothing is left to do"));
   fs::remove(folder / "weights");
@@ -131,12 +126,10 @@ TEST_CASE("A run that was ended in its last evaluation does that when it is star
   std::ranges::replace(job, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
   const auto kill = [](pid_t trainer) { ::kill(trainer, SIGKILL); };
   const auto first = run_program(job, at_line("the checkpoint of step 12 is in ", kill));
-  INFO(first.err);
   REQUIRE(first.signal == SIGKILL);
   const std::string evaluated = "evaluation after step 12: ";
   REQUIRE_THAT(first.err, !ContainsSubstring(evaluated));
   const auto second = run_program(job);
-  INFO(second.err);
   REQUIRE(second.code == 0);
   CHECK_THAT(second.err, ContainsSubstring("its last evaluation is left to do"));
   CHECK_THAT(second.err, ContainsSubstring(evaluated));
@@ -157,14 +150,12 @@ TEST_CASE("A run that was interrupted in an evaluation does that first when it g
   const auto first =
       run_program(with(job, {"--json", folder / "first"}),
                   at_line("step 4/", [](pid_t trainer) { ::kill(trainer, SIGTERM); }));
-  INFO(first.err);
   REQUIRE(first.code == 143);
   auto told = evaluations_in(folder / "first");
   REQUIRE(names_in(folder / "kept") == std::set<std::string>{"step-000004"});
   // What was told is told once.
   for (const std::string json : {"second", "third"}) {
     const auto next = run_program(with(job, {"--json", folder / json}));
-    INFO(next.err);
     REQUIRE(next.code == 0);
     if (json == "second")
       for (const auto& each : evaluations_in(folder / json)) CHECK(told.insert(each).second);
@@ -174,7 +165,8 @@ TEST_CASE("A run that was interrupted in an evaluation does that first when it g
   CHECK(told == whole);
 }
 
-TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so") {
+TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so",
+          "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   fs::create_directories(checkpoints / "step-000099");
@@ -183,7 +175,6 @@ TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, a
       {"--checkpoint-dir", checkpoints.string(), "--checkpoint-keep", "1", "--resume", "auto"}, 2,
       1);
   const auto outcome = run_program(job);
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("step-000099/manifest.json is no manifest"));
   CHECK_THAT(outcome.err, ContainsSubstring("has no whole checkpoint: the run begins anew"));
@@ -192,11 +183,10 @@ TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, a
   CHECK_THAT(run_program(job).err, ContainsSubstring("step-000002 has all 2 steps of this run"));
 }
 
-TEST_CASE("A folder that takes no checkpoint is refused before the first step") {
+TEST_CASE("A folder that takes no checkpoint is refused before the first step", "[untimed]") {
   const scratch_folder folder;
   const auto refused = [&](const fs::path& where, const std::string& why) {
     const auto outcome = run_program(two_stages({"--checkpoint-dir", where.string()}));
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.last_line(), ContainsSubstring("--checkpoint-dir: " + where.string()));
     CHECK_THAT(outcome.last_line(), ContainsSubstring(why));
@@ -212,14 +202,14 @@ TEST_CASE("A folder that takes no checkpoint is refused before the first step") 
   refused(folder / "still", "Read-only file system");
 }
 
-TEST_CASE("A disk that is too small is warned of at the start, and training goes on without") {
+TEST_CASE("A disk that is too small is warned of at the start, and training goes on without",
+          "[untimed]") {
   const scratch_folder folder;
   const small_disk small(folder / "small", "size=8m");
   if (!small.made()) SKIP("no file system can be mounted: " << small.reason());
   const std::string where = folder / "small";
   const auto outcome =
       run_program(large_two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}, 8));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("warning: --checkpoint-dir: " + where +
                                             " has 8 MiB left, "
@@ -243,7 +233,6 @@ TEST_CASE("A disk that becomes read-only during a run is a warning") {
   const auto outcome =
       run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}, 24),
                   at_line("step-000004 in ", make_read_only));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   const std::string warns = "warning: no checkpoint of step ";
   const auto first = outcome.err.find(warns);
@@ -278,7 +267,6 @@ TEST_CASE(
   const std::string where = folder / "disk";
   const auto outcome =
       run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "2"}, 4, 1));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   for (const auto* step : {"2", "4"})
     CHECK_THAT(outcome.err,

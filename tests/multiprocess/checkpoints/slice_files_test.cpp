@@ -82,7 +82,6 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
   const auto resumed = run_program(
       training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved-1f1b",
                                          "--resume", "latest", "--save", folder / "resumed"})));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   check_same_weights(calm.weights(), folder / "resumed");
@@ -90,7 +89,6 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
   const auto again = run_program(
       training(with(of_two, {"--checkpoint-dir", checkpoints.string(), "--resume", "8", "--stages",
                              "4", "--schedule", "gpipe", "--save", folder / "again"})));
-  INFO(again.err);
   REQUIRE(again.code == 0);
   check_same_weights(calm.weights(), folder / "again");
 }
@@ -108,7 +106,6 @@ TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote
   CHECK(whole(made).manifest.is_of_two_files());
   const auto resumed = run_program(two_stages(
       {"--checkpoint-dir", older.string(), "--resume", "latest", "--save", folder / "resumed"}));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   check_same_weights(folder / "whole", folder / "resumed");
@@ -135,7 +132,6 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
   CHECK_THAT(listed.out, ContainsSubstring("half written"));
   const auto resumed = run_program(
       large_two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
   check_same_weights(calm.weights(), folder / "resumed");
@@ -152,7 +148,6 @@ TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints
                         "--on-fault", "recover", "--save", folder / "weights"},
                        12, 1),
       at_line(begun_8, [](pid_t trainer) { ::kill(children_of(trainer).back(), SIGKILL); }));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("it is replaced"));
   check_same_weights(calm.weights(), folder / "weights");
@@ -176,7 +171,6 @@ TEST_CASE("Steps go on while a stage writes its files") {
         for (const auto stage : children_of(trainer)) ::kill(stage, SIGKILL);
         ::kill(trainer, SIGKILL);
       });
-  INFO(outcome.err);
   CHECK(outcome.signal == SIGKILL);
   CHECK_THAT(outcome.err, ContainsSubstring(begun_8));
   auto names = names_in(checkpoints);
@@ -185,7 +179,7 @@ TEST_CASE("Steps go on while a stage writes its files") {
   CHECK(names.begin()->starts_with(".writing-step-000008-"));
 }
 
-TEST_CASE("A file of one stage that finds no room is a warning by stage and file") {
+TEST_CASE("A file of one stage that finds no room is a warning by stage and file", "[untimed]") {
   const scratch_folder folder;
   const fs::path roomy = folder / "roomy", checkpoints = folder / "checkpoints";
   const auto run = [](const fs::path& where) {
@@ -199,7 +193,6 @@ TEST_CASE("A file of one stage that finds no room is a warning by stage and file
   const auto outcome = run_other(
       "/bin/sh", {"-c", shell_line("ulimit -f " + std::to_string(most / 512) + "; trap '' XFSZ;",
                                    run(checkpoints))});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   for (const auto* step : {"2", "4"})
     CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step " +
@@ -245,14 +238,12 @@ TEST_CASE("What stages write that do not see the trainer's disk comes to be ther
                       std::string(rest.substr(0, rest.find(' '))),
                       std::string(name.substr(name.rfind(' ') + 1)), secret.string()));
                 });
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(stages.size() == 2);
   CHECK(fs::is_empty(disk));  // as everybody else sees it
   check_same_weights(calm.weights(), folder / "weights");
   const auto resumed = run_program(two_stages({"--checkpoint-dir", (folder / "copied").string(),
                                                "--resume", "8", "--save", folder / "resumed"}));
-  INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   check_same_weights(calm.weights(), folder / "resumed");
 }

@@ -67,7 +67,6 @@ const std::string automatic_on_cpu =
 TEST_CASE("a run on the CPU loads no library of CUDA's", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cpu");
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_FALSE(here.loaded());
 }
@@ -78,7 +77,6 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
   const machine_with_cards here(cards);
   for (const std::string in : {"processes", "threads"}) {
     const auto outcome = train_on("auto", {"--stages-in", in});
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(here.loaded());
     CHECK(count_of(outcome.err, automatic_on_cpu) == 1);
@@ -87,7 +85,6 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
                                 ContainsSubstring("LibTorch's CUDA library does not answer: "));
   }
   const auto shown = train_on("cpu,auto", {}, "--check");  // a device for each stage
-  INFO(shown.out << shown.err);
   CHECK(shown.code == 0);
   for (const std::string stage : {"0", "1"})
     CHECK(std::regex_search(shown.out,
@@ -99,7 +96,6 @@ TEST_CASE("every stage process allows TF32 where the config does, and else nowhe
   const machine_with_cards here("");
   const std::string allowed = ": matrix products and convolutions of f32 on GPUs use TF32";
   const auto with = train_on("auto", {"--stages", "2", "--verbose", "--tf32"});
-  INFO(with.err);
   CHECK(with.code == 0);
   for (const std::string stage : {"stage-0", "stage-1"})
     CHECK(count_of(with.err, stage + allowed) == 1);
@@ -116,7 +112,6 @@ TEST_CASE("every stage process allows TF32 where the config does, and else nowhe
 TEST_CASE("an automatic device is the CPU on a machine without a GPU", "[untimed]") {
   const machine_with_cards here("");
   const auto outcome = train_on("auto");
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring(automatic_on_cpu + "the NVIDIA driver finds no GPU"));
 }
@@ -158,7 +153,6 @@ TEST_CASE("edges by NCCL are refused on the CPU, in one process, and for one sta
     std::vector<std::string> words{"--edges", "nccl"};
     words.insert(words.end(), more.begin(), more.end());
     const auto outcome = train_on("cpu", words);
-    INFO(outcome.err);
     CHECK(outcome.code == refused);
     CHECK(count_of(outcome.err, "\n") == 1);
     CHECK_THAT(outcome.err, ContainsSubstring("--edges: " + why));
@@ -200,7 +194,6 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
     return std::stod(found[1]);
   };
   const auto on_cpu = check("cpu");
-  INFO(on_cpu.err);
   REQUIRE(on_cpu.code == 0);
   CHECK_THAT(on_cpu.out, !ContainsSubstring("device memory"));
   const auto on_gpu = check("cuda:0");
@@ -216,7 +209,6 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
   CHECK(moved > 5);
   CHECK(std::regex_search(on_gpu.out, std::regex("\n1 +layer[^\n]* cpu +1 +[0-9]+ MiB +-\n")));
   const auto replicated = check("cuda:0", "", "2");
-  INFO(replicated.out << replicated.err);
   CHECK(replicated.code == 0);
   for (const std::string replica : {"0", "1"}) {
     const auto stage = [&](const std::string& line) {

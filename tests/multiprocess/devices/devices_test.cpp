@@ -43,7 +43,6 @@ std::string devices(const machine& here, const std::vector<std::string>& flags =
   std::vector<std::string> words{"devices", "--nccl", here.nccl, "--torch-cuda", here.torch_cuda};
   words.insert(words.end(), flags.begin(), flags.end());
   const auto outcome = run_other(TROUPE_COMMAND, words);
-  INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
   CHECK(outcome.err.empty());
   return outcome.out;

@@ -2,13 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -23,7 +21,6 @@ using Catch::Matchers::ContainsSubstring;
 
 /// Of stage 0, which is alone on alpha: doctor names the peak that `troupe check` predicts.
 void expect_peak_of_check(const program_outcome& doctor, const program_outcome& check) {
-  INFO(check.out);
   std::smatch named, shown;
   const auto line = line_with(doctor, {" alpha ", " memory "});
   REQUIRE(std::regex_search(line, named, std::regex("and ([0-9.]+) MiB at the predicted peak")));
@@ -36,12 +33,15 @@ program_outcome doctor(const test_host& on, const std::string& file) {
   return on.run({TROUPE_COMMAND, "doctor", file});
 }
 
-/// Of a cluster of alpha and beta: both, and each way between them and the trainer.
-void expect_both_examined(const program_outcome& outcome) {
+/// Of a cluster of alpha and beta: both, and each way between them and the trainer, with what
+/// carries it and what is below.
+void expect_both_examined(const program_outcome& outcome,
+                          const std::string& carrier = "sealed tcp, ",
+                          const std::string& below = "(a plain socket: ") {
   expect_no_error(outcome);
   expect_line(outcome, {"ok", "beta", "node", "beta, "});
   for (const auto* edge : {"alpha -> trainer", "beta -> trainer", "alpha -> beta", "beta -> alpha"})
-    expect_line(outcome, {"ok", edge, "sealed tcp, ", "(a plain socket: ", " MB/s)"});
+    expect_line(outcome, {"ok", edge, carrier, below, " MB/s)"});
 }
 
 void expect_nothing_left(const test_hosts& hosts) {
@@ -58,8 +58,6 @@ TEST_CASE("troupe doctor examines two local nodes and every edge between them", 
                                  local_cluster + node_table("alpha", "") + node_table("beta", "") +
                                      small_run(folder / "weights.safetensors"));
   const auto outcome = run_other(TROUPE_COMMAND, {"doctor", file});
-  INFO(outcome.err);
-  INFO(outcome.out);
   expect_no_error(outcome);
   for (const auto* edge : {"alpha -> trainer", "beta -> trainer", "alpha -> beta", "beta -> alpha"})
     expect_line(outcome, {"ok", edge, "edge", "shm, ", " (UCX over posix", " MB/s)"});
@@ -76,7 +74,6 @@ TEST_CASE("troupe doctor examines two local nodes and every edge between them", 
   CHECK(children_of(getpid()).empty());
 
   const auto as_json = run_other(TROUPE_COMMAND, {"doctor", "--json", file, "--", "--seed", "4"});
-  INFO(as_json.out);
   CHECK(as_json.code == outcome.code);
   for (const auto* member : {"\"severity\": \"", "\"findings\": [", "\"nodes\": {", "\"edges\": [",
                              "\"round_trip_us\": ", "\"libraries\": {"})
@@ -96,7 +93,6 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
                                               local_cluster + node_table("alpha", "", in("one")) +
                                                   node_table("beta", "", in("other")) + kept +
                                                   small_run(folder / "weights.safetensors"))});
-  INFO(outcome.out);
   CHECK(outcome.code == 1);
   expect_line(outcome, {"alpha", "disk", (folder / "one/slices").string(), "written at ",
                         "; needs 85 MiB for each of 4 checkpoints at once"});
@@ -111,7 +107,6 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
                                               local_cluster + node_table("alpha", "", in("one")) +
                                                   node_table("beta", "", in("file")) + kept +
                                                   small_run(folder / "weights.safetensors"))});
-  INFO(wrong.out);
   CHECK(wrong.code == 2);
   expect_line(wrong, {"error", "beta", "disk", "nothing can be written in", "file is no folder"});
 }
@@ -122,19 +117,15 @@ TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong w
   const auto program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
   const auto file = write_config(folder / "run.toml", program + small_run(folder / "weights"));
   const auto alone = run_other(TROUPE_COMMAND, {"doctor", file});
-  INFO(alone.err);
-  INFO(alone.out);
   expect_no_error(alone);
   expect_line(alone, {"trainer -> trainer", "edge", "shm, "});
 
   const auto wrong = run_other(TROUPE_COMMAND, {"doctor", file, "--", "--batch-size", "none"});
-  INFO(wrong.out);
   CHECK(wrong.code == 2);
   expect_line(wrong, {"error", "settings", "--batch-size"});
 
   const auto without = run_other(
       TROUPE_COMMAND, {"doctor", file, "--", "--data", "folder:" + (folder / "none").string()});
-  INFO(without.out);
   CHECK(without.code == 2);
   expect_line(without, {"error", "trainer", "data", (folder / "none").string()});
   CHECK_THAT(without.out, ContainsSubstring("-> put the data there on this machine"));
@@ -161,7 +152,6 @@ TEST_CASE("Data that a node is to read are opened there, whatever the trainer's 
   };
   write_config(there, std::string(4000, 'a'));
   const auto distant = examined();
-  INFO(distant.out);
   CHECK(distant.code == 1);
   expect_line(distant, {"ok", " alpha ", " data ", "text:corpus.txt can be read"});
   expect_line(distant, {"warning", " trainer ", " memory ", "cannot be predicted on this machine",
@@ -169,14 +159,12 @@ TEST_CASE("Data that a node is to read are opened there, whatever the trainer's 
 
   write_config(here, std::string(4000, 'a'));
   const auto both = examined();
-  INFO(both.out);
   expect_no_error(both);
   expect_line(both, {"ok", " alpha ", " data ", "text:corpus.txt can be read"});
   CHECK(line_with(both, {" trainer ", " data "}).empty());
 
   std::filesystem::remove(there);
   const auto lacking = examined();
-  INFO(lacking.out);
   CHECK(lacking.code == 2);
   expect_line(lacking, {"error", " alpha ", " data ", "corpus.txt: there is no such text file",
                         (folder / "there").string()});
@@ -190,8 +178,6 @@ TEST_CASE("troupe doctor --json answers with an object where the file itself is 
   const std::string program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
   const auto file = write_config(folder / "run.toml", program + "[train\n");
   const auto check = [](const program_outcome& outcome, const std::string& text) {
-    INFO(outcome.err);
-    INFO(outcome.out);
     CHECK(outcome.code == 2);
     const auto found = nlohmann::json::parse(outcome.out, nullptr, false);
     REQUIRE(found.is_object());
@@ -221,8 +207,6 @@ TEST_CASE("Too few open files for doctor are the trainer's, and no node is blame
                                      small_run(folder / "weights.safetensors"));
   const auto outcome =
       run_other("/bin/sh", {"-c", "ulimit -n 24; exec " TROUPE_COMMAND " doctor " + file});
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "trainer", "open files",
                         "this run needs about 96 open files, but a "
@@ -243,29 +227,30 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
                                            "program = \"" TROUPE_PROGRAM "\"\njoin_timeout = 1\n") +
                                small_run(folder / "weights"));
   const auto open = run_other(TROUPE_COMMAND, {"doctor", file});
-  INFO(open.out);
   CHECK(open.code == 2);
   expect_line(open, {"error", "settings", "others may use it (mode 0644)", "chmod 600",
                      "defaultMode: 0400"});
   std::filesystem::permissions(secret, std::filesystem::perms(0400));
   const auto closed = run_other(TROUPE_COMMAND, {"doctor", file});
-  INFO(closed.out);
   CHECK(closed.code == 1);
   expect_line(closed, {"ok", "node", "others start the stages"});
   expect_line(closed, {"warning", "stage-1", "node", "it has not joined within 1 s"});
   expect_line(closed, {"ok", "node", "only processes of this machine can join at 127.0.0.1:0"});
 }
 
-TEST_CASE("troupe doctor examines two hosts over ssh") {
+TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          small_run(hosts / "weights.safetensors"));
   const auto outcome = doctor(hosts.home(), file);
-  INFO(outcome.err);
-  INFO(outcome.out);
   expect_both_examined(outcome);
   expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
+  const auto trusted =
+      hosts.home().run({TROUPE_COMMAND, "doctor", file, "--set", "link.network=trusted"});
+  INFO(trusted.err);
+  INFO(trusted.out);
+  expect_both_examined(trusted, "trusted, ", "(UCX over tcp/");
   expect_nothing_left(hosts);
 }
 
@@ -276,8 +261,6 @@ TEST_CASE("A host that is long in coming is examined when it comes, like any oth
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          small_run(hosts / "weights.safetensors"));
   const auto outcome = doctor(hosts.home(), file);
-  INFO(outcome.err);
-  INFO(outcome.out);
   expect_both_examined(outcome);
   CHECK(outcome.seconds > 4s);
   CHECK_THAT(outcome.err, ContainsSubstring("node beta (10.77.0.3): no answer for 2 s"));
@@ -293,7 +276,6 @@ TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
                        "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref "
                        "5 iif eth0 from " +
                            hosts.at(0).address() + " ipproto tcp dport 45678 blackhole"});
-  INFO(closed.err);
   REQUIRE(closed.code == 0);
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
@@ -301,8 +283,6 @@ TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
                                          "address = \"" + hosts.at(1).address() + ":45678\"\n") +
                               small_run(hosts / "weights.safetensors"));
   const auto outcome = doctor(hosts.home(), file);
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "alpha -> beta", "edge", "alpha cannot connect to beta at ",
                         ":45678", "the other way, beta to alpha, is open"});
@@ -313,7 +293,7 @@ TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
   expect_nothing_left(hosts);
 }
 
-TEST_CASE("What is wrong with one host is found while all else is examined") {
+TEST_CASE("What is wrong with one host is found while all else is examined", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const auto saved = hosts / "saved";
@@ -345,8 +325,6 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
                               small_run(saved / "weights.safetensors") + "[checkpoint]\ndir = \"" +
                               kept.string() + "\"\n");
   const auto outcome = doctor(hosts.home(), file);
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "trainer", "disk", saved.string(), "1.0 MiB free", "needs 4"});
   expect_line(outcome,
@@ -362,7 +340,8 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
   expect_nothing_left(hosts);
 }
 
-TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hide the others") {
+TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hide the others",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(
@@ -372,8 +351,6 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
           node_table("beta", "10.77.0.99") + node_table("gamma", hosts.at(1).address()) +
           small_run(hosts / "weights.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "3"});
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "alpha", "port",
                         "no interface of alpha has an address in the network 10.99.0.0/16"});
@@ -401,8 +378,6 @@ TEST_CASE("Each node that cannot be examined is said with its cause, and all oth
                      "environment = [\"LD_LIBRARY_PATH=" + libraries.string() + "\"]\n") +
           node_table("beta", beta) + small_run(hosts / "weights.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "8"});
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 2);
   const std::vector<std::vector<std::string>> said{
       {"nameless", "stands for no address here", "if only ssh knows the name, name our own"},
@@ -439,13 +414,11 @@ TEST_CASE("What containers lack is found: shared memory, reading memory, a name 
   };
   shared("64m");
   const auto usual = doctor(home, file);
-  INFO(usual.out);
   expect_no_error(usual);
   expect_line(usual, {"ok", "alpha", "shared memory", " free of 64 MiB in /dev/shm"});
 
   shared("8m");  // for one, while the other nodes' own take some of it
   const auto small = doctor(home, file);
-  INFO(small.out);
   CHECK(small.code == 1);
   expect_line(small, {"warning", "alpha", "shared memory", " free of 8.0 MiB in /dev/shm"});
   expect_line(small, {"ok", "alpha -> beta", "shm, "});  // it works all the same
@@ -453,13 +426,11 @@ TEST_CASE("What containers lack is found: shared memory, reading memory, a name 
 
   shared("1m");
   const auto tiny = doctor(home, file);
-  INFO(tiny.out);
   CHECK(tiny.code == 2);
   expect_line(tiny, {"error", "alpha", "shared memory", " free of 1.0 MiB in /dev/shm"});
 
   shared("64m");
   const auto apart = home.run({TROUPE_WITHOUT_READING, TROUPE_COMMAND, "doctor", file});
-  INFO(apart.out);
   CHECK(apart.code == 1);
   expect_line(apart,
               {"warning", "alpha", "shared memory", "process_vm_readv: Operation not permitted"});
@@ -470,8 +441,6 @@ TEST_CASE("What containers lack is found: shared memory, reading memory, a name 
   std::filesystem::permissions(hosts / "run.toml", std::filesystem::perms(0644));
   const auto nameless = home.run({"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321",
                                   "--clear-groups", TROUPE_COMMAND, "doctor", file});
-  INFO(nameless.err);
-  INFO(nameless.out);
   CHECK(nameless.code == 1);
   expect_line(nameless, {"warning", "alpha", "user", "user 54321 has no name here"});
   expect_line(nameless, {"ok", "alpha -> beta", "shm, "});

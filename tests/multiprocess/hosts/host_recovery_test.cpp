@@ -5,8 +5,13 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
@@ -69,13 +74,25 @@ program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes
   const auto outcome =
       hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, more),
                        in_the_middle(happened, [&](pid_t) { happens(); }));
-  INFO(outcome.err);
   CHECK(happened);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes on after step") ||
                               ContainsSubstring(" replayed from step "));
   CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
   return outcome;
+}
+
+/// A trainer that is lost is started again. No checkpoint comes before the end.
+words with_restarts(const test_hosts& hosts) {
+  return {"--max-restarts",     "1",   "--checkpoint-dir", hosts / "checkpoints",
+          "--checkpoint-every", "100", "--resume",         "auto"};
+}
+
+/// The trainer of a launch from home, which has started ssh.
+pid_t trainer_of(const test_hosts& hosts) {
+  const auto started = hosts.home().processes_with(hosts.ssh_config());
+  REQUIRE_FALSE(started.empty());
+  return parent_of(started.front().pid);
 }
 
 /// A run over two agents of this machine, of which `kill_one` kills something in the middle, to the
@@ -93,7 +110,6 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
                                    REQUIRE(agents.size() == 2);
                                    kill_one(agents);
                                  }));
-  INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 0);
   CHECK(bytes_of(folder / "stormy.safetensors") == calm);
@@ -138,6 +154,19 @@ TEST_CASE("The stages of an agent that is lost go on together on another node", 
   CHECK(children_of(getpid()).empty());
 }
 
+TEST_CASE("The stages of an agent that a signal asks to end go on together on another node",
+          "[untimed]") {
+  const auto outcome =
+      run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGTERM); });
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: node ") &&
+                              ContainsSubstring(": its agent has ended: signal 15 (SIGTERM) asked "
+                                                "it to end; its processes are ended with it; "));
+  CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-") &&
+                              ContainsSubstring(" are replayed from step ") &&
+                              ContainsSubstring(" computed 0 actions again"));
+  CHECK(children_of(getpid()).empty());
+}
+
 TEST_CASE("A run whose only agent is lost ends, which says so") {
   const scratch_folder folder;
   const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
@@ -149,7 +178,6 @@ TEST_CASE("A run whose only agent is lost ends, which says so") {
                   REQUIRE(agents.size() == 1);
                   kill(agents.front(), SIGKILL);
                 }));
-  INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -165,7 +193,6 @@ TEST_CASE("Stages whose versions are all on one host are said before the first s
                    ssh_cluster(hosts) + node_table("alpha", address) + node_table("beta", address) +
                        small_run(hosts / "weights.safetensors") + "on_fault = \"recover\"\n");
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   const auto said = outcome.err.find(
       "warning: all copies of the versions of stage-0 (nodes alpha "
@@ -216,13 +243,86 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   check_over_ssh(hosts, node_tables(hosts), four_stages, [&] {
     CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
   });
+  // Beta's sshd waits for a connection that TCP has not given up.
+  const auto end = std::chrono::steady_clock::now() + 20s;
   for (std::size_t i = 0; i < 2; ++i) {
     INFO(hosts.at(i).name());
-    for (const auto& each : hosts.at(i).left_after(20s)) {
-      INFO(each.command);
-      CHECK(each.command.find("resnet_pipeline") == std::string::npos);
+    auto left = hosts.at(i).processes_with("resnet_pipeline");
+    while (!left.empty() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(10ms);
+      left = hosts.at(i).processes_with("resnet_pipeline");
     }
+    CHECK(left.empty());
   }
+}
+
+TEST_CASE("A launch over hosts whose trainer is killed goes on after its last step") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto outcome = check_over_ssh(
+      hosts, node_tables(hosts), four_stages, [&] { kill(trainer_of(hosts), SIGKILL); },
+      with_restarts(hosts));
+  CHECK_THAT(outcome.err, ContainsSubstring("the trainer was killed by signal 9 (SIGKILL)") &&
+                              ContainsSubstring(": it is started again (restart 1 of 1)") &&
+                              ContainsSubstring(", from versions that were kept in memory") &&
+                              !ContainsSubstring("no process keeps versions"));
+  const std::string mark = "the run goes on after step ";
+  const auto at = outcome.err.find(mark);
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stoi(outcome.err.substr(at + mark.size())) >= 3);
+  CHECK(programs_left(hosts, 5s).empty());
+}
+
+TEST_CASE("Stages that others start again go on after a lost trainer's last step", "[untimed]") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto secret = write_secret(hosts / "secret");
+  const std::string door = "10.77.0.1:4711";
+  const auto file = write_config(
+      hosts / "run.toml", awaited_cluster(door, secret, "program = \"" TROUPE_PROGRAM "\"\n") +
+                              run_of(hosts / "stormy.safetensors"));
+  std::vector<std::unique_ptr<running_program>> stages;
+  bool killed = false;
+  const auto on_line = [&](pid_t, std::string_view line) {
+    for (std::size_t i = 0; i < 4; ++i)
+      if (const auto name = "stage-" + std::to_string(i);
+          line.find(name + " may join now") != std::string_view::npos)
+        stages.push_back(std::make_unique<running_program>(
+            hosts.at(i / 2), words{TROUPE_COMMAND, "join", door, "--name", name, "--secret-file",
+                                   secret, "--config", file}));
+    if (killed || line.find("step 4/10") == std::string_view::npos) return;
+    killed = true;
+    for (const auto& each : hosts.home().processes_with("--config"))
+      if (const auto children = children_of(each.pid); children.size() == 2) {
+        kill(children.back(), SIGKILL);  // begun, and listed, after what outlives it
+        break;
+      }
+  };
+  const auto outcome =
+      hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--"}, with_restarts(hosts)), on_line);
+  INFO(outcome.err);
+  CHECK(killed);
+  CHECK(outcome.code == 0);
+  CHECK(stages.size() == 8);
+  CHECK_THAT(outcome.err, ContainsSubstring(", from versions that were kept in memory") &&
+                              !ContainsSubstring("no process keeps versions"));
+  CHECK(bytes_of(hosts / "stormy.safetensors") == weights_without_loss());
+}
+
+TEST_CASE("Over hosts stages that keep each other's versions are replayed with --max-restarts") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto kill_both = [&] {
+    const auto one = hosts.at(0).processes_with("stage-0");
+    const auto other = hosts.at(1).processes_with("stage-2");
+    REQUIRE(one.size() == 1);
+    REQUIRE(other.size() == 1);
+    for (const auto& each : {one.front(), other.front()}) kill(each.pid, SIGKILL);
+  };
+  const auto outcome =
+      check_over_ssh(hosts, node_tables(hosts), four_stages, kill_both, with_restarts(hosts));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 and stage-2 are replayed from step ") &&
+                              ContainsSubstring(" computed 0 actions again"));
 }
 
 TEST_CASE("Of two hosts that lose sight of each other for a while, one has its stages replaced") {
@@ -248,7 +348,6 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
   };
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, on_line);
-  INFO(outcome.err);
   CHECK(cut);
   CHECK(healed);
   CHECK(outcome.code == 0);

@@ -45,7 +45,8 @@ bool calls_for(std::string_view line, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("Machines on which others start the stages are examined once they have joined") {
+TEST_CASE("Machines on which others start the stages are examined once they have joined",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");
@@ -57,8 +58,6 @@ TEST_CASE("Machines on which others start the stages are examined once they have
         stages.push_back(std::make_unique<running_program>(hosts.at(stages.size()),
                                                            join_as(name, hosts / "secret")));
       });
-  INFO(outcome.err);
-  INFO(outcome.out);
   expect_no_error(outcome);
   expect_line(outcome, {"ok", "stage-0", "node", "alpha, "});
   expect_line(outcome, {"ok", "stage-1", "node", "beta, "});
@@ -73,7 +72,6 @@ TEST_CASE("Machines on which others start the stages are examined once they have
   REQUIRE(stages.size() == 2);
   for (const auto& each : stages) {
     const auto stage = each->end();
-    INFO(stage.err);
     CHECK(stage.code == 0);
     CHECK_THAT(stage.last_line(),
                ContainsSubstring("troupe doctor has examined this machine; join again"));
@@ -93,8 +91,6 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
         surplus = hosts.at(0).run(join_as("stage-7", hosts / "secret"));
         stranger = hosts.at(0).run(join_as("stage-0", other));
       });
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 1);
   expect_line(outcome, {"warning", "stage-0", "node", "it has not joined within 6 s",
                         "(a connection was refused: ", "cluster's secret"});
@@ -103,12 +99,10 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
   expect_line(outcome, {"ok", "trainer", "versions"});  // all else is examined anyway
   CHECK_THAT(outcome.out, ContainsSubstring("; not examined: stage-0, stage-1\n"));
   REQUIRE(surplus);
-  INFO(surplus->err);
   CHECK(surplus->code == 2);
   CHECK_THAT(surplus->last_line(),
              ContainsSubstring("this run has no node 'stage-7'; it has stage-0, stage-1"));
   REQUIRE(stranger);
-  INFO(stranger->err);
   CHECK(stranger->code == 2);
   CHECK_THAT(stranger->last_line(), ContainsSubstring("the secret (--secret-file)"));
   CHECK(programs_left(hosts, 2s) == "");
@@ -127,11 +121,9 @@ TEST_CASE("A process that has joined a doctor that is killed ends, and says so")
         for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM))
           ::kill(each.pid, SIGKILL);
       });
-  INFO(outcome.err);
   CHECK((outcome.signal == SIGKILL || outcome.code != 0));
   REQUIRE(stage);
   const auto ended = stage->end();
-  INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.last_line(),
              ContainsSubstring("stage-0: troupe doctor at " + trainer_door + " is gone"));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
@@ -78,16 +80,24 @@ inline std::string awaited_cluster(const std::string& listen, const std::filesys
          "\"\nsecret_file = \"" + secret.string() + "\"\n";
 }
 
-inline std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Runs a line of shell on a host, which must succeed.
 inline void on_host(const test_host& host, const std::string& line) {
-  const auto done = host.run({"/bin/sh", "-c", line});
-  INFO(line << "\n" << done.err);
-  REQUIRE(done.code == 0);
+  REQUIRE(host.run({"/bin/sh", "-c", line}).code == 0);
+}
+
+/// A line for each process.
+inline std::string told_of(const std::vector<host_process>& processes) {
+  std::string text;
+  for (const auto& each : processes) text += std::to_string(each.pid) + " " + each.command + "\n";
+  return text;
+}
+
+/// Sends a signal to the first process there whose command holds a word.
+inline void kill_on(const test_host& on, const std::string& word, int by = SIGKILL) {
+  INFO(word << "\n" << told_of(on.processes()));
+  const auto found = on.processes_with(word);
+  REQUIRE_FALSE(found.empty());
+  ::kill(found.front().pid, by);
 }
 
 /// What comes to a host is dropped, or whatever else is said of it.

@@ -5,6 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <functional>
 #include <regex>
 #include <string>
 #include <thread>
@@ -19,6 +20,32 @@ using namespace troupe;
 using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
 
+/// A launch by two agents, to which something is done when the run has begun; all of their
+/// processes must be gone after it. `cluster`: of its table, besides.
+program_outcome disturb(const std::string& cluster,
+                        const std::function<void(pid_t trainer, pid_t agent)>& act) {
+  const scratch_folder folder;
+  const auto steps = folder / "steps";
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + cluster + node_table("alpha", "") +
+                                            node_table("beta", "") + endless_run(steps));
+  std::vector<pid_t> all;
+  auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", file}, at_line("-> stage-1", [&](pid_t trainer) {
+                  CHECK(wait_for_content(steps));
+                  const auto agents = children_of(trainer);
+                  REQUIRE(agents.size() == 2);
+                  for (const auto agent : agents) {
+                    all.push_back(agent);
+                    for (const auto stage : children_of(agent)) all.push_back(stage);
+                  }
+                  act(trainer, agents.front());
+                }));
+  CHECK(all.size() == 4);
+  for (const auto each : all) CHECK(wait_until_gone(each));
+  return outcome;
+}
+
 }  // namespace
 
 TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain run",
@@ -29,7 +56,6 @@ TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain
   write_config(launched, local_cluster + node_table("alpha", "") + node_table("beta", "") +
                              small_run(folder / "launched.safetensors"));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", launched, "--", "--verbose"});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 on node alpha exited with code 0"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta exited with code 0"));
@@ -76,7 +102,6 @@ TEST_CASE("a node's environment, working folder and threads reach its stages", "
         CHECK(seen == 2);
         kill(trainer, SIGINT);
       });
-  INFO(outcome.err);
   CHECK(looked);
   CHECK(outcome.code == 130);
   CHECK_THAT(outcome.err, ContainsSubstring("stopping after the steps under way"));
@@ -92,27 +117,9 @@ TEST_CASE("a node's environment, working folder and threads reach its stages", "
 TEST_CASE("a launcher or an agent that is killed takes everything with it") {
   for (const int ends_agent : {0, SIGKILL, SIGINT}) {
     const bool kill_launcher = ends_agent == 0;
-    const scratch_folder folder;
-    const auto steps = folder / "steps";
-    const auto file =
-        write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
-                                              node_table("beta", "") + endless_run(steps));
-    std::vector<pid_t> all;
-    const auto outcome =
-        run_other(TROUPE_COMMAND, {"launch", file}, [&](pid_t trainer, std::string_view line) {
-          if (!all.empty() || line.find("-> stage-1") == std::string_view::npos) return;
-          CHECK(wait_for_content(steps));
-          const auto agents = children_of(trainer);
-          REQUIRE(agents.size() == 2);
-          for (const auto agent : agents) {
-            all.push_back(agent);
-            for (const auto stage : children_of(agent)) all.push_back(stage);
-          }
-          kill(kill_launcher ? trainer : agents.front(), kill_launcher ? SIGKILL : ends_agent);
-        });
-    INFO(outcome.err);
-    CHECK(all.size() == 4);
-    for (const auto each : all) CHECK(wait_until_gone(each));
+    const auto outcome = disturb("", [&](pid_t trainer, pid_t agent) {
+      kill(kill_launcher ? trainer : agent, kill_launcher ? SIGKILL : ends_agent);
+    });
     if (kill_launcher) {
       CHECK(outcome.signal == SIGKILL);
     } else {
@@ -126,30 +133,10 @@ TEST_CASE("a launcher or an agent that is killed takes everything with it") {
 }
 
 TEST_CASE("an agent that is stopped in the middle of a run ends it, and nothing is left") {
-  const scratch_folder folder;
-  const auto steps = folder / "steps";
-  const auto file =
-      write_config(folder / "run.toml", local_cluster + "silence = 2\n" + node_table("alpha", "") +
-                                            node_table("beta", "") + endless_run(steps));
-  std::vector<pid_t> all;
-  const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file}, [&](pid_t trainer, std::string_view line) {
-        if (!all.empty() || line.find("-> stage-1") == std::string_view::npos) return;
-        CHECK(wait_for_content(steps));
-        const auto agents = children_of(trainer);
-        REQUIRE(agents.size() == 2);
-        for (const auto agent : agents) {
-          all.push_back(agent);
-          for (const auto stage : children_of(agent)) all.push_back(stage);
-        }
-        kill(agents.front(), SIGSTOP);
-      });
-  INFO(outcome.err);
-  CHECK(all.size() == 4);
+  const auto outcome = disturb("silence = 2\n", [](pid_t, pid_t agent) { kill(agent, SIGSTOP); });
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("node ") && ContainsSubstring(": its agent has been silent for "));
-  for (const auto each : all) CHECK(wait_until_gone(each));
 }
 
 TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself", "[untimed]") {
@@ -168,8 +155,6 @@ TEST_CASE("troupe check shows which stage would run where", "[untimed]") {
       folder / "run.toml", local_cluster + node_table("alpha", "", "stages = [1]\n") +
                                node_table("beta", "") + small_run(folder / "weights.safetensors"));
   const auto outcome = run_other(TROUPE_COMMAND, {"check", file, "--", "--cut", "layer3.0"});
-  INFO(outcome.err);
-  INFO(outcome.out);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.out, ContainsSubstring("stage    layers"));
   CHECK_THAT(outcome.out, ContainsSubstring("0        conv1 .. layer2.1"));
@@ -197,7 +182,6 @@ TEST_CASE("troupe check says that a run on loopback is joined from this machine 
         write_config(folder / "run.toml", cluster + small_run(folder / "weights.safetensors"));
     const auto outcome =
         run_other(TROUPE_COMMAND, {"check", file, "--set", "cluster.program=" TROUPE_PROGRAM});
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     return outcome.out;
   };
@@ -222,15 +206,12 @@ TEST_CASE("stages go where their predicted memory fits, and one that fits nowher
   // By cores stage 1 would be on beta.
   const auto turned = written("memory_mib = 4000\n", "memory_mib = 100\n");
   const auto checked = troupe("check", turned);
-  INFO(checked.out);
-  INFO(checked.err);
   CHECK(checked.code == 0);
   CHECK(std::regex_search(checked.out, std::regex("\n0 +conv1[^\n]* beta ")));
   CHECK(std::regex_search(checked.out, std::regex("\n1 +layer4.0[^\n]* alpha ")));
   CHECK(std::regex_search(checked.out,
                           std::regex("\nnode beta: its stages take [0-9]+ MiB of 100 MiB")));
   const auto launched = troupe("launch", turned);
-  INFO(launched.err);
   CHECK(launched.code == 0);
   CHECK_THAT(launched.err, ContainsSubstring("stage-0 (beta, "));
   CHECK_THAT(launched.err, ContainsSubstring("-> stage-1 (alpha, "));
@@ -238,7 +219,6 @@ TEST_CASE("stages go where their predicted memory fits, and one that fits nowher
   const auto tight = written("memory_mib = 100\n", "memory_mib = 101\n");
   for (const auto* command : {"check", "launch"}) {
     const auto refused = troupe(command, tight);
-    INFO(refused.err);
     CHECK(refused.code == 2);
     CHECK(std::regex_search(refused.last_line(),
                             std::regex("stage 1 is predicted to take [0-9]+ MiB of memory, and no "
@@ -248,7 +228,6 @@ TEST_CASE("stages go where their predicted memory fits, and one that fits nowher
   CHECK(doctor.code == 2);
   CHECK_THAT(doctor.out, ContainsSubstring("predicted to take"));
   auto distant = run_other(TROUPE_COMMAND, {"check", tight, "--set", "data.node=beta"});
-  INFO(distant.err);
   CHECK(distant.code == 2);
   CHECK_THAT(distant.err, ContainsSubstring("node.memory_mib: stages are placed by the memory"));
 }
@@ -259,7 +238,6 @@ TEST_CASE("troupe check names every error of a file, and launch refuses it", "[u
       write_config(folder / "run.toml", local_cluster + "silense = 3\n" + node_table("alpha", "") +
                                             "stages = [\"x\"]\n[train]\nbatch_size = \"many\"\n");
   const auto checked = run_other(TROUPE_COMMAND, {"check", file});
-  INFO(checked.err);
   CHECK(checked.code == 2);
   CHECK_THAT(checked.err,
              ContainsSubstring(file + ":4:1: cluster.silense: unknown key; did you mean "
@@ -268,8 +246,7 @@ TEST_CASE("troupe check names every error of a file, and launch refuses it", "[u
              ContainsSubstring(file + ":9:11: node.stages: expected a list of integers"));
   CHECK_THAT(checked.err,
              ContainsSubstring(file + ":11:14: train.batch_size: expected an integer"));
-  const auto launched = run_other(TROUPE_COMMAND, {"launch", file});
-  CHECK(launched.code == 2);
+  CHECK(run_other(TROUPE_COMMAND, {"launch", file}).code == 2);
 }
 
 TEST_CASE("several files and --set reach the program of a launch, and say which one it is",
@@ -282,13 +259,11 @@ TEST_CASE("several files and --set reach the program of a launch, and say which 
   const auto outcome =
       run_other(TROUPE_COMMAND, {"launch", base, here, "--set", "train.epochs=2", "--set",
                                  "pipeline.credits=1", "--", "--no-progress"});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(std::filesystem::exists(folder / "weights.safetensors"));
   const auto checked =
       run_other(TROUPE_COMMAND, {"check", here, base, "--set", "cluster.program=" TROUPE_PROGRAM,
                                  "--set", "pipeline.stages=1"});
-  INFO(checked.err);
   REQUIRE(checked.code == 0);
   CHECK_THAT(checked.out, ContainsSubstring("\n0 ") && !ContainsSubstring("\n1 "));
   const auto wrong = run_other(TROUPE_COMMAND, {"check", base, here, "--set", "train.ephocs=2"});
@@ -301,7 +276,6 @@ TEST_CASE("troupe launch says what it cannot run", "[untimed]") {
   const auto refused = [&](const std::string& text, const std::string& word) {
     const auto file = write_config(folder / "run.toml", text);
     const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.err, ContainsSubstring(word));
   };

@@ -1,7 +1,5 @@
 // `troupe launch` by a real mpirun over two hosts, which it reaches by ssh.
 
-#include <signal.h>
-
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -39,7 +37,6 @@ TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one 
       write_config(hosts / "run.toml", mpi_table(hosts, "host_file = \"" + host_file + "\"\n") +
                                            small_run(hosts / "launched.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_FALSE(alone.empty());
   CHECK(bytes_of(hosts / "launched.safetensors") == alone);
@@ -60,23 +57,16 @@ TEST_CASE("Whatever is killed of a launch by mpirun, nothing is left on any host
       write_config(hosts / "run.toml", mpi_table(hosts, "silence = 2\n") + node_tables(hosts) +
                                            endless_run(hosts / "steps"));
   bool killed = false;
-  const auto kill_one = [&](const test_host& host, const std::string& word) {
-    const auto found = host.processes_with(word);
-    REQUIRE_FALSE(found.empty());
-    kill(found.front().pid, SIGKILL);
-  };
   const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        if (killed || line.find("-> stage-1") == std::string_view::npos) return;
-        killed = true;
-        CHECK(wait_for_content(hosts / "steps"));
-        if (victim == "launcher") kill_one(hosts.home(), "--config");
-        if (victim == "mpirun") kill_one(hosts.home(), "mpirun --host 10.77.0.3");
-        if (victim == "orted") kill_one(hosts.at(1), "orted");
-        if (victim == "agent") kill_one(hosts.at(1), "--agent");
-        if (victim == "stage-1") kill_one(hosts.at(1), "stage-1");
-      });
-  INFO(outcome.err);
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
+                         killed = true;
+                         CHECK(wait_for_content(hosts / "steps"));
+                         if (victim == "launcher") kill_on(hosts.home(), "--config");
+                         if (victim == "mpirun") kill_on(hosts.home(), "mpirun --host 10.77.0.3");
+                         if (victim == "orted") kill_on(hosts.at(1), "orted");
+                         if (victim == "agent") kill_on(hosts.at(1), "--agent");
+                         if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
+                       }));
   CHECK(killed);
   CHECK(programs_left(hosts, 4s) == "");
   if (victim == "launcher") return;
@@ -86,7 +76,7 @@ TEST_CASE("Whatever is killed of a launch by mpirun, nothing is left on any host
              ContainsSubstring("node beta (10.77.0.3)") || ContainsSubstring("stage-1"));
 }
 
-TEST_CASE("What cannot be launched by mpirun is refused with a remedy") {
+TEST_CASE("What cannot be launched by mpirun is refused with a remedy", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
   const auto refused = [&](const std::string& cluster, const std::string& nodes,
@@ -94,7 +84,6 @@ TEST_CASE("What cannot be launched by mpirun is refused with a remedy") {
     const auto file = write_config(hosts / "run.toml",
                                    cluster + nodes + small_run(hosts / "launched.safetensors"));
     const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
     CHECK(programs_left(hosts, 4s) == "");

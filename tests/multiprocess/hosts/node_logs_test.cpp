@@ -50,7 +50,6 @@ TEST_CASE("a stage that is killed is named last, and each node has a file of its
                                    REQUIRE(victim > 0);
                                    kill(victim, SIGKILL);
                                  });
-  INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -67,7 +66,7 @@ TEST_CASE("a stage that is killed is named last, and each node has a file of its
   for (std::string line; std::getline(lines, line);) CHECK(std::regex_match(line, whole));
 }
 
-TEST_CASE("a full disk under a node's log is a warning, and the run goes on") {
+TEST_CASE("a full disk under a node's log is a warning, and the run goes on", "[untimed]") {
   const scratch_folder folder;
   const auto logs = folder / "logs";
   std::filesystem::create_directory(logs);
@@ -75,7 +74,6 @@ TEST_CASE("a full disk under a node's log is a warning, and the run goes on") {
   const auto weights = folder / "weights";
   const auto file = write_config(folder / "run.toml", logged_cluster(logs) + small_run(weights));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_FALSE(bytes_of(weights).empty());
   const std::string warning = "beta.log can be written no more: No space left on device; the run";
@@ -85,14 +83,14 @@ TEST_CASE("a full disk under a node's log is a warning, and the run goes on") {
   CHECK_FALSE(bytes_of(logs / "alpha.log").empty());
 }
 
-TEST_CASE("logs that cannot be written, or have no node, are refused before anything starts") {
+TEST_CASE("logs that cannot be written, or have no node, are refused before anything starts",
+          "[untimed]") {
   const scratch_folder folder;
   const auto taken = folder / "taken";
   write_config(taken, "a file");
   const auto file =
       write_config(folder / "run.toml", logged_cluster(taken) + small_run(folder / "weights"));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
-  INFO(outcome.err);
   CHECK(outcome.code == 2);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("cluster.logs: " + taken.string()));
   const auto logs = folder / "waiting";
@@ -102,7 +100,6 @@ TEST_CASE("logs that cannot be written, or have no node, are refused before anyt
       TROUPE_COMMAND,
       {"launch",
        write_config(folder / "waits.toml", logged_cluster(logs) + small_run(folder / "weights"))});
-  INFO(waits.err);
   CHECK(waits.code == 2);
   CHECK_THAT(waits.last_line(),
              ContainsSubstring((logs / "alpha.log").string() + " cannot be written: "));

@@ -24,7 +24,6 @@ void hide(const test_host& on, const std::string& folder, const std::string& opt
   const auto done =
       on.run({"/bin/sh", "-c",
               "mkdir -p " + folder + " && mount -t tmpfs -o " + options + " tmpfs " + folder});
-  INFO(done.err);
   REQUIRE(done.code == 0);
 }
 
@@ -55,7 +54,6 @@ program_outcome launch(const test_hosts& hosts, const std::string& flag) {
 /// The line of a host's files in the folder, by a shell's pattern, and nothing of a failed one.
 std::string told_by(const test_host& on, const std::string& line) {
   const auto outcome = on.run({"/bin/sh", "-c", line});
-  INFO(line << "\n" << outcome.err);
   REQUIRE(outcome.code == 0);
   return outcome.out;
 }
@@ -71,7 +69,6 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
   hide(hosts.at(1), program_folder());
   const auto runs = [&hosts, &alone](bool copies) {
     const auto outcome = launch(hosts, "--push");
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, !ContainsSubstring("node alpha (10.77.0.2): resnet_pipeline is"));
     CHECK((outcome.err.find("node beta (10.77.0.3): resnet_pipeline is copied there") !=
@@ -92,7 +89,6 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
                            "/* && head -c 10000000 resnet_pipeline > part && rm "
                            "resnet_pipeline && chmod 600 part");
   const auto again = launch(hosts, "--push");
-  INFO(again.err);
   CHECK(again.code == 0);
   CHECK_THAT(again.err, ContainsSubstring("resnet_pipeline is copied there ("));
   const auto whole = std::filesystem::file_size(TROUPE_PROGRAM);
@@ -110,12 +106,10 @@ TEST_CASE("LibTorch is copied where it is asked for, and missed with a remedy wh
   hide(hosts.at(1), program_folder());
   hide(hosts.at(1), packages_folder());
   const auto without = launch(hosts, "--push");
-  INFO(without.err);
   CHECK(without.code == 2);
   CHECK_THAT(without.last_line(), ContainsSubstring("node beta (10.77.0.3): a library that the"));
   CHECK_THAT(without.last_line(), ContainsSubstring("troupe launch --push-all"));
   const auto with = launch(hosts, "--push-all");
-  INFO(with.err);
   CHECK(with.code == 0);
   CHECK_THAT(with.err, ContainsSubstring("node beta (10.77.0.3): libtorch_cpu.so is copied there"));
   CHECK_THAT(with.err, !ContainsSubstring("node alpha (10.77.0.2): libtorch_cpu.so"));
@@ -130,7 +124,6 @@ TEST_CASE("A host that cannot take a program is refused within five seconds, and
   hide(beta, program_folder());
   const auto refuses = [&hosts](const std::vector<std::string>& words) {
     const auto outcome = launch(hosts, "--push");
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK(outcome.seconds < refusal_limit(hosts, outcome.seconds));
     for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));

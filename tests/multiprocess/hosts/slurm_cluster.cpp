@@ -3,7 +3,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -102,7 +101,6 @@ std::string slurm_cluster::submit(const std::string& script, const std::string& 
   const auto file = write_config(hosts_ / "job.sh", "#!/bin/sh\n" + options + script);
   const auto outcome =
       run({"sbatch", "--parsable", "--output=" + (hosts_ / "job-%j.out").string(), file});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   return outcome.out.substr(0, outcome.out.find_first_of(";\n"));
 }

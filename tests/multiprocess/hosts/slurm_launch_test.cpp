@@ -1,9 +1,6 @@
 // `troupe launch` within an allocation of a real Slurm over two hosts: the bits of one machine, a
 // clean end whenever the scheduler wants one, and nothing left whatever dies.
 
-#include <signal.h>
-
-#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -37,13 +34,6 @@ struct allocation_hosts {
   }
 };
 
-void stop_on(std::string_view line, const std::string& word, bool& done,
-             const std::function<void()>& act) {
-  if (done || line.find(word) == std::string_view::npos) return;
-  done = true;
-  act();
-}
-
 }  // namespace
 
 TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on one machine",
@@ -55,7 +45,6 @@ TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on
   const auto file =
       write_config(hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors"));
   const auto outcome = both.slurm.run(both.launch(file));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_FALSE(alone.empty());
   CHECK(bytes_of(hosts / "launched.safetensors") == alone);
@@ -100,9 +89,7 @@ TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
                        "while True: out.write(s.recv(1 << 17)[54:])\n",
                        seen.string()});
     REQUIRE(wait_for_content(seen));
-    const auto outcome = both.slurm.run(both.launch(file));
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
+    REQUIRE(both.slurm.run(both.launch(file)).code == 0);
   }
   std::string digits;
   for (const char each : word) {
@@ -117,7 +104,8 @@ TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
   CHECK(bytes.find("\"secret\"") == std::string::npos);
 }
 
-TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing") {
+TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const std::string how = GENERATE(as<std::string>{}, "scancel", "signal", "salloc");
   INFO(how);
@@ -131,13 +119,11 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
     bool cancelled = false;
     const auto outcome = both.slurm.run(
         {"salloc", "--nodes=2", "/bin/sh", "-c", "trap '' TERM HUP; " + line + "; exit $?"},
-        [&](pid_t, std::string_view said) {
-          stop_on(said, "-> stage-1", cancelled, [&] {
-            CHECK(wait_for_content(hosts / "steps"));
-            CHECK(both.slurm.run({"scancel", "--user=root"}).code == 0);
-          });
-        });
-    INFO(outcome.err);
+        at_line("-> stage-1", [&](pid_t) {
+          cancelled = true;
+          CHECK(wait_for_content(hosts / "steps"));
+          CHECK(both.slurm.run({"scancel", "--user=root"}).code == 0);
+        }));
     CHECK(cancelled);
   } else {
     const auto job = both.slurm.submit("exec " + line + "\n", "#SBATCH --nodes=2\n");
@@ -158,8 +144,8 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
   CHECK_FALSE(bytes_of(weights).empty());
 }
 
-TEST_CASE(
-    "Slurm's warning of a preemption has the trainer write a checkpoint, and the run goes on") {
+TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, and the run goes on",
+          "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const std::string to = GENERATE(as<std::string>{}, "steps", "batch");
   INFO(to);
@@ -206,21 +192,15 @@ TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host"
   const auto file =
       write_config(hosts / "run.toml", slurm_table("silence = 2\n") + endless_run(hosts / "steps"));
   bool killed = false;
-  const auto kill_one = [&](const test_host& host, const std::string& word) {
-    const auto found = host.processes_with(word);
-    REQUIRE_FALSE(found.empty());
-    kill(found.front().pid, SIGKILL);
-  };
-  const auto outcome = both.slurm.run(both.launch(file), [&](pid_t, std::string_view line) {
-    stop_on(line, "-> stage-1", killed, [&] {
-      CHECK(wait_for_content(hosts / "steps"));
-      if (victim == "launcher") kill_one(hosts.home(), "--config");
-      if (victim == "srun") kill_one(hosts.home(), "--nodelist=beta");
-      if (victim == "agent") kill_one(hosts.at(1), "--agent");
-      if (victim == "stage-1") kill_one(hosts.at(1), "stage-1");
-    });
-  });
-  INFO(outcome.err);
+  const auto outcome = both.slurm.run(both.launch(file), at_line("-> stage-1", [&](pid_t) {
+                                        killed = true;
+                                        CHECK(wait_for_content(hosts / "steps"));
+                                        if (victim == "launcher") kill_on(hosts.home(), "--config");
+                                        if (victim == "srun")
+                                          kill_on(hosts.home(), "--nodelist=beta");
+                                        if (victim == "agent") kill_on(hosts.at(1), "--agent");
+                                        if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
+                                      }));
   CHECK(killed);
   // No stream closes where srun dies: agents notice that the launcher is silent.
   CHECK(programs_left(hosts, 4s) == "");
@@ -229,7 +209,7 @@ TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host"
   CHECK_THAT(outcome.err, ContainsSubstring("node beta (beta)"));
 }
 
-TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remedy") {
+TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remedy", "[untimed]") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const allocation_hosts both;
   const auto& hosts = both.hosts;
@@ -241,7 +221,6 @@ TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remed
     auto command = allocation;
     command.insert(command.end(), {TROUPE_COMMAND, "launch", file});
     const auto outcome = both.slurm.run(command);
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     for (const auto& word : words) CHECK_THAT(outcome.err, ContainsSubstring(word));
     CHECK(programs_left(hosts, 4s) == "");

@@ -31,19 +31,13 @@ void skip_without_hosts() {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
 }
 
-std::string told(const std::vector<host_process>& processes) {
-  std::string text;
-  for (const auto& each : processes) text += std::to_string(each.pid) + " " + each.command + "\n";
-  return text;
-}
-
 void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
   const auto end = std::chrono::steady_clock::now() + 2s;
   const auto left_at = [&](const test_host& host) {
     const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::max(end - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration(0)));
     INFO(host.name());
-    CHECK(told(host.left_after(time)) == "");
+    CHECK(told_of(host.left_after(time)) == "");
   };
   left_at(hosts.home());
   for (std::size_t i = 0; i < count; ++i) left_at(hosts.at(i));
@@ -77,7 +71,6 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one", "
       write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + link +
                                            small_run(hosts / "launched.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_FALSE(alone.empty());
   CHECK(bytes_of(hosts / "launched.safetensors") == alone);
@@ -105,7 +98,6 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine", 
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node(0) + node(1) + run("launched.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 (" +
                                             std::string(whole_pipelines ? "beta" : "alpha")));
@@ -162,7 +154,6 @@ TEST_CASE("A launch's secret is in no argument or environment, and a second Ctrl
         for (const auto& each : hosts.at(1).processes_with("stage-1")) kill(each.pid, SIGSTOP);
         interrupt();
       });
-  INFO(outcome.err);
   CHECK(looked_at >= 8);
   CHECK(outcome.err.find(word) == std::string::npos);
   CHECK(outcome.code == 130);
@@ -172,46 +163,41 @@ TEST_CASE("A launch's secret is in no argument or environment, and a second Ctrl
 
 TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host in two seconds") {
   skip_without_hosts();
-  const std::string victim =
-      GENERATE(as<std::string>{}, "launcher", "ssh", "agent", "agent by SIGINT", "sshd", "stage-1");
-  INFO(victim);
   const test_hosts hosts({"alpha", "beta"});
-  const auto file = write_config(
-      hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps"));
-  bool killed = false;
-  const auto kill_one = [&](const test_host& host, const std::string& word, int by = SIGKILL) {
-    const auto found = host.processes_with(word);
-    INFO(word << "\n" << told(host.processes()));
-    REQUIRE_FALSE(found.empty());
-    kill(found.front().pid, by);
-  };
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        if (killed || line.find("-> stage-1") == std::string_view::npos) return;
-        killed = true;
-        CHECK(wait_for_content(hosts / "steps"));
-        if (victim == "launcher") kill_one(hosts.home(), "--config");
-        if (victim == "ssh") kill_one(hosts.home(), hosts.at(1).address());
-        if (victim == "agent") kill_one(hosts.at(1), "--agent");
-        if (victim == "agent by SIGINT") kill_one(hosts.at(1), "--agent", SIGINT);
-        if (victim == "sshd") {
-          for (const auto& each : hosts.at(1).processes_with("sshd")) kill(each.pid, SIGKILL);
-        }
-        if (victim == "stage-1") kill_one(hosts.at(1), "stage-1");
-      });
-  INFO(outcome.err);
-  CHECK(killed);
-  check_nothing_left(hosts);
-  if (victim == "launcher") return;
-  CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("node beta (10.77.0.3)"));
-  if (victim == "stage-1")
-    CHECK_THAT(outcome.last_line(),
-               ContainsSubstring("stage-1 on node beta (10.77.0.3) was killed by signal 9"));
-  if (victim == "agent by SIGINT")
-    CHECK_THAT(outcome.last_line(),
-               ContainsSubstring("node beta (10.77.0.3): its agent has ended: signal 2 (SIGINT) "
-                                 "asked it to end; its processes are ended with it"));
+  for (const std::string victim :
+       {"launcher", "ssh", "agent", "agent by SIGINT", "sshd", "stage-1"}) {
+    INFO(victim);
+    const auto steps = hosts / ("steps before the end of " + victim);
+    const auto file = write_config(hosts / "run.toml",
+                                   ssh_cluster(hosts) + node_tables(hosts) + endless_run(steps));
+    bool killed = false;
+    const auto outcome =
+        hosts.home().run({TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
+                           killed = true;
+                           CHECK(wait_for_content(steps));
+                           if (victim == "launcher") kill_on(hosts.home(), "--config");
+                           if (victim == "ssh") kill_on(hosts.home(), hosts.at(1).address());
+                           if (victim == "agent") kill_on(hosts.at(1), "--agent");
+                           if (victim == "agent by SIGINT") kill_on(hosts.at(1), "--agent", SIGINT);
+                           if (victim == "sshd") {
+                             for (const auto& each : hosts.at(1).processes_with("sshd"))
+                               kill(each.pid, SIGKILL);
+                           }
+                           if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
+                         }));
+    CHECK(killed);
+    check_nothing_left(hosts);
+    if (victim == "launcher") continue;
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("node beta (10.77.0.3)"));
+    if (victim == "stage-1")
+      CHECK_THAT(outcome.last_line(),
+                 ContainsSubstring("stage-1 on node beta (10.77.0.3) was killed by signal 9"));
+    if (victim == "agent by SIGINT")
+      CHECK_THAT(outcome.last_line(),
+                 ContainsSubstring("node beta (10.77.0.3): its agent has ended: signal 2 (SIGINT) "
+                                   "asked it to end; its processes are ended with it"));
+  }
 }
 
 TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose") {
@@ -224,7 +210,7 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
   std::vector<pid_t> stopped;
   const auto stop_all = [&](const test_host& host, const std::string& word) {
     const auto found = host.processes_with(word);
-    INFO(word << "\n" << told(host.processes()));
+    INFO(word << "\n" << told_of(host.processes()));
     CHECK_FALSE(found.empty());
     for (const auto& each : found) {
       stopped.push_back(each.pid);
@@ -243,7 +229,6 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
       });
   const auto waited = std::chrono::steady_clock::now() - first_word;
   for (const auto each : stopped) kill(each, SIGCONT);
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(waited < 7s);
   CHECK_FALSE(bytes_of(hosts / "weights.safetensors").empty());
@@ -273,7 +258,6 @@ TEST_CASE("A stage that falls silent while it is built is said with its node and
           ::kill(each.pid, SIGSTOP);
         }
       });
-  INFO(outcome.err);
   CHECK(stopped);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -288,27 +272,25 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
       write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 2\n") + node_tables(hosts) +
                                            endless_run(hosts / "steps"));
   bool cut = false;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        if (cut || line.find("-> stage-1") == std::string_view::npos) return;
+  const auto outcome = hosts.home().run(
+      {TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
         cut = true;
         CHECK(wait_for_content(hosts / "steps"));
         CHECK(hosts.home().run({"/usr/sbin/ip", "link", "set", "to-beta", "down"}).code == 0);
-      });
-  INFO(outcome.err);
+      }));
   CHECK(cut);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("node beta (10.77.0.3)") &&
                  ContainsSubstring("; see whether its host is up and reached from here (ip link"));
-  CHECK(told(hosts.home().left_after(2s)) == "");
-  CHECK(told(hosts.at(0).left_after(2s)) == "");
+  CHECK(told_of(hosts.home().left_after(2s)) == "");
+  CHECK(told_of(hosts.at(0).left_after(2s)) == "");
   // Its sshd waits for a connection that TCP has not given up.
   const auto end = std::chrono::steady_clock::now() + 5s;
   while (!hosts.at(1).processes_with(TROUPE_PROGRAM).empty() &&
          std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(10ms);
-  CHECK(told(hosts.at(1).processes_with(TROUPE_PROGRAM)) == "");
+  CHECK(told_of(hosts.at(1).processes_with(TROUPE_PROGRAM)) == "");
 }
 
 /// A launch whose stages others start, one on each of two hosts, as soon as it says that they may
@@ -345,7 +327,6 @@ TEST_CASE("Stages that others start with troupe join train to the same bits", "[
   const test_hosts hosts({"alpha", "beta"});
   const auto alone = weights_of_small_run();
   const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
-  INFO(launch.trainer.err);
   CHECK(launch.trainer.code == 0);
   REQUIRE(launch.stages.size() == 2);
   for (const auto& each : launch.stages) CHECK(each->end().code == 0);
@@ -359,7 +340,6 @@ TEST_CASE("Stages that others start listen in the network that their hosts share
   const test_hosts hosts({"alpha", "beta"});
   put_peers_apart(hosts);
   const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
-  INFO(launch.trainer.err);
   CHECK(launch.trainer.code == 0);
   CHECK_THAT(launch.trainer.err,
              ContainsSubstring("stages listen in the network 10.88.0.0/24, which their hosts share "
@@ -370,7 +350,8 @@ TEST_CASE("Stages that others start listen in the network that their hosts share
   check_nothing_left(hosts);
 }
 
-TEST_CASE("A stage that is started in the place of a lost one listens in the run's network") {
+TEST_CASE("A stage that is started in the place of a lost one listens in the run's network",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto run = [&](const char* weights) {
@@ -380,7 +361,6 @@ TEST_CASE("A stage that is started in the place of a lost one listens in the run
   };
   const auto alone =
       run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
-  INFO(alone.err);
   REQUIRE(alone.code == 0);
   put_peers_apart(hosts);
   bool lost = false;
@@ -397,7 +377,6 @@ TEST_CASE("A stage that is started in the place of a lost one listens in the run
     another.emplace(hosts.at(1), words);
   };
   const joined_launch launch(hosts, run("launched.safetensors"), on_line);
-  INFO(launch.trainer.err);
   CHECK(lost);
   CHECK(launch.trainer.code == 0);
   CHECK_THAT(launch.trainer.err, ContainsSubstring("stages listen in the network 10.88.0.0/24") &&
@@ -423,7 +402,6 @@ TEST_CASE("Stages that others start listen in the network that the config names,
   const bool is_theirs = network.starts_with("10.88");
   const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"), {},
                              "network = \"" + network + "\"\n");
-  INFO(launch.trainer.err);
   CHECK(launch.trainer.code == (is_theirs ? 0 : 2));
   if (!is_theirs)
     CHECK_THAT(launch.trainer.last_line(),
@@ -441,11 +419,9 @@ TEST_CASE("Stages that others start say that the trainer is gone, and where it w
     if (!line.starts_with("step ")) return;
     for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGKILL);
   });
-  INFO(launch.trainer.err);
   REQUIRE(launch.stages.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
     const auto stage = launch.stages[i]->end();
-    INFO(stage.err);
     CHECK(stage.code == 1);
     CHECK_THAT(stage.last_line(),
                ContainsSubstring("stage-" + std::to_string(i) +
@@ -462,7 +438,6 @@ TEST_CASE("Stages that others start and that do not reach each other are told wh
   const test_hosts hosts({"alpha", "beta"});
   on_host(hosts.at(1), turned_away("from " + hosts.at(0).address(), "blackhole"));
   const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
-  INFO(launch.trainer.err);
   CHECK(launch.trainer.code == 2);
   CHECK_THAT(launch.trainer.last_line(),
              ContainsSubstring("stage-0 cannot reach stage-1 at 10.77.0.3:") &&
@@ -472,7 +447,6 @@ TEST_CASE("Stages that others start and that do not reach each other are told wh
   REQUIRE(launch.stages.size() == 2);
   for (const auto& each : launch.stages) {
     const auto stage = each->end();
-    INFO(stage.err);
     CHECK(stage.code == 1);
     CHECK_THAT(stage.last_line(),
                ContainsSubstring(": the run has failed: stage-0 cannot reach stage-1"));

@@ -46,19 +46,12 @@ bool has_ended(const fs::path& process) {
 
 /// Runs a shell's line and fails the test where that fails.
 void sh(const std::string& line) {
-  const auto outcome = run_other(shell, {"-c", line});
-  INFO(line << "\n" << outcome.err);
-  REQUIRE(outcome.code == 0);
+  REQUIRE(run_other(shell, {"-c", line}).code == 0);
 }
 
 void write(const fs::path& file, const std::string& text, fs::perms mode = fs::perms(0600)) {
   std::ofstream(file) << text;
   fs::permissions(file, mode);
-}
-
-std::string read(const fs::path& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace
@@ -94,7 +87,7 @@ struct running_program::state {
 };
 
 running_program::running_program(const test_host& where, const std::vector<std::string>& command)
-    : state_(std::make_shared<state>()) {
+    : command_(where.entered(command)), state_(std::make_shared<state>()) {
   auto group = cluster::process_group::create(
       {.on_exit =
            [state = state_](const cluster::child_exit& how) {
@@ -114,17 +107,17 @@ running_program::running_program(const test_host& where, const std::vector<std::
            }});
   REQUIRE(group);
   group_.emplace(std::move(*group));
-  REQUIRE(group_->start({.name = command.front(),
-                         .arguments = where.entered(command),
-                         .environment = {},
-                         .program = nsenter}));
+  REQUIRE(group_->start(
+      {.name = command.front(), .arguments = command_, .environment = {}, .program = nsenter}));
 }
 
 program_outcome running_program::end() {
   std::unique_lock lock(state_->mutex);
   REQUIRE(
       state_->changed.wait_for(lock, std::chrono::minutes(1), [this] { return state_->ended; }));
-  return state_->outcome;
+  auto outcome = state_->outcome;
+  outcome.show(nsenter, command_);
+  return outcome;
 }
 
 bool running_program::ends_within(std::chrono::milliseconds time) {
@@ -226,7 +219,7 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
   const auto path = [this](const char* name) { return (folder_ / name).string(); };
   for (const auto* key : {"host_key", "user_key"})
     sh("ssh-keygen -q -t ed25519 -N '' -C '' -f " + path(key));
-  write(folder_ / "authorized_keys", read(folder_ / "user_key.pub"));
+  write(folder_ / "authorized_keys", bytes_of(folder_ / "user_key.pub"));
   write(folder_ / "sshd_config",
         "HostKey " + path("host_key") + "\nAuthorizedKeysFile " + path("authorized_keys") +
             "\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\n");
@@ -236,7 +229,7 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
       "&& ";
   const std::string own_memory =
       "ip link set lo up && mount -t tmpfs tmpfs /dev/shm && " + own_devices;
-  write(folder_ / "names-home", read("/etc/hosts"), fs::perms(0644));
+  write(folder_ / "names-home", bytes_of("/etc/hosts"), fs::perms(0644));
   home_ = start("home",
                 own_memory + "mount -t tmpfs tmpfs /run && mount --bind " + path("names-home") +
                     " /etc/hosts && ip link add br0 type bridge && ip addr add " + subnet +
@@ -245,7 +238,7 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
   home_.address_ = subnet + std::string("1");
   std::string known;
   for (const auto& name : names) {
-    write(folder_ / ("names-" + name), read("/etc/hosts"), fs::perms(0644));
+    write(folder_ / ("names-" + name), bytes_of("/etc/hosts"), fs::perms(0644));
     auto host = start(name,
                       own_memory +
                           "mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && "
@@ -254,7 +247,7 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
                           " -D -e -f " + path("sshd_config"),
                       "Server listening on 0.0.0.0");
     connect(host, subnet + std::to_string(hosts_.size() + 2));
-    known += host.address() + " " + read(folder_ / "host_key.pub");
+    known += host.address() + " " + bytes_of(folder_ / "host_key.pub");
     hosts_.push_back(std::move(host));
   }
   write(folder_ / "known_hosts", known);

@@ -59,6 +59,7 @@ class running_program {
 
  private:
   struct state;
+  std::vector<std::string> command_;
   std::shared_ptr<state> state_;
   std::optional<cluster::process_group> group_;
 };

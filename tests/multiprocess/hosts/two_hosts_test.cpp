@@ -1,11 +1,15 @@
 // What a launch over two hosts is used for: ResNet-50 on Fashion-MNIST, and hosts with addresses of
 // IP version 6 alone.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -32,6 +36,15 @@ void move_to_version_6(const test_hosts& hosts) {
       << "fd00:77::2" << key << "\nbeta-by-name" << key << "\n";
 }
 
+/// From a run's JSON lines, to the last bit.
+std::vector<double> losses_of_steps(const std::filesystem::path& file) {
+  std::vector<double> losses;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    losses.push_back(nlohmann::json::parse(line).at("loss").get<double>());
+  return losses;
+}
+
 }  // namespace
 
 TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev train on one",
@@ -41,31 +54,52 @@ TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev tr
     SKIP("Fashion-MNIST is not installed (./dev setup)");
   const std::string settings = TROUPE_SOURCE_DIR "/apps/resnet_pipeline/fashion_mnist.toml";
   const char* const wish = std::getenv("TROUPE_LONG");
-  const std::string steps = wish != nullptr && *wish != '\0' ? "240" : "3";
+  const bool long_version = wish != nullptr && *wish != '\0';  // two minutes a run
+  const std::string steps = long_version ? "240" : "3";
+  std::vector<std::string> networks{"sealed"};
+  if (!long_version) networks.emplace_back("trusted");
   const test_hosts hosts({"alpha", "beta"});
-  const auto saved = [&](const char* name) { return (hosts / name).string(); };
+  const auto plain = hosts / "plain";
   // Of one thread each, as on this machine with two cores; which numbers a convolution gives
   // depends on that.
+  const auto flags = [&steps](const std::filesystem::path& results) {
+    return std::vector<std::string>{"--steps",
+                                    steps,
+                                    "--no-eval",
+                                    "--threads-per-stage",
+                                    "1",
+                                    "--save",
+                                    results.string() + ".safetensors",
+                                    "--json",
+                                    results.string() + ".jsonl"};
+  };
   constexpr std::chrono::minutes limit{20};
-  const auto alone = run_other(TROUPE_PROGRAM,
-                               {"--config", settings, "--steps", steps, "--no-eval",
-                                "--threads-per-stage", "1", "--save", saved("plain.safetensors")},
-                               {}, limit);
-  INFO(alone.err);
+  std::vector<std::string> command{"--config", settings};
+  std::ranges::move(flags(plain), std::back_inserter(command));
+  const auto alone = run_other(TROUPE_PROGRAM, command, {}, limit);
   REQUIRE(alone.code == 0);
+  const auto losses = losses_of_steps(plain.string() + ".jsonl");
+  CHECK(std::to_string(losses.size()) == steps);
+  const auto weights = bytes_of(plain.string() + ".safetensors");
+  CHECK(weights.size() > 90'000'000);
+
   const auto cluster =
       write_config(hosts / "cluster.toml", ssh_cluster(hosts) + node_tables(hosts));
-  const auto launched = hosts.home().run(
-      {TROUPE_COMMAND, "launch", settings, cluster, "--", "--steps", steps, "--no-eval",
-       "--threads-per-stage", "1", "--save", saved("launched.safetensors")},
-      {}, limit);
-  INFO(launched.err);
-  REQUIRE(launched.code == 0);
-  CHECK_THAT(launched.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
-  CHECK_THAT(launched.err, ContainsSubstring("-> stage-1 (beta, 10.77.0.3"));
-  CHECK(bytes_of(hosts / "plain.safetensors").size() > 90'000'000);
-  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
-  CHECK(programs_left(hosts, 2s) == "");
+  for (const auto& network : networks) {
+    INFO(network);
+    const auto over = hosts / network;
+    command = {TROUPE_COMMAND, "launch", settings, cluster, "--", "--network", network};
+    std::ranges::move(flags(over), std::back_inserter(command));
+    const auto launched = hosts.home().run(command, {}, limit);
+    REQUIRE(launched.code == 0);
+    CHECK_THAT(launched.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
+    CHECK_THAT(launched.err, ContainsSubstring("-> stage-1 (beta, 10.77.0.3"));
+    CHECK_THAT(launched.err,
+               ContainsSubstring(network == "sealed" ? "): sealed tcp" : "): trusted"));
+    CHECK(losses_of_steps(over.string() + ".jsonl") == losses);
+    CHECK((bytes_of(over.string() + ".safetensors") == weights));  // not printed, 90 MB
+    CHECK(programs_left(hosts, 2s) == "");
+  }
 }
 
 TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to the same bits",
@@ -91,7 +125,6 @@ TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to
                                 node_table("alpha", "fd00:77::2", each.alpha) +
                                 node_table("beta", "beta-by-name", each.beta) + small_run(weights));
     const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, [fd00:77::2]:"));
     CHECK_THAT(outcome.err, ContainsSubstring("-> stage-1 (beta, [fd00:77::3]:"));

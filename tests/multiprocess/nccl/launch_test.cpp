@@ -2,11 +2,15 @@
 // where the network is trusted and replicas of a stage are on different hosts. And what goes along
 // edges by it.
 
+#include <signal.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -59,7 +63,6 @@ TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the
     std::string exports = "export";
     for (const auto& each : settings(folder / log, folder.path())) exports += " " + each;
     const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
     return found_in(folder / log);
@@ -76,14 +79,13 @@ TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the
                                                           node_table("beta", "", set) +
                                                           replicated_run(folder / "launched"));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
   CHECK(found_in(folder / "agents.log") == lines(4, on_loopback));
   CHECK(bytes_of(folder / "launched") == weights);
 }
 
-TEST_CASE("Stages in processes of their own send by NCCL, to the weights of links") {
+TEST_CASE("Stages in processes of their own send by NCCL, to the weights of links", "[untimed]") {
   const scratch_folder folder;
   const auto run = [&](const std::string& name, const lines& more, const lines& variables = {}) {
     const auto file = write_config(folder / (name + ".toml"), small_run(folder / name));
@@ -96,10 +98,8 @@ TEST_CASE("Stages in processes of their own send by NCCL, to the weights of link
     return run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
   };
   const auto links = run("links", {});
-  INFO(links.err);
   REQUIRE(links.code == 0);
   const auto nccl = run("nccl", {"--edges", "nccl"});
-  INFO(nccl.err);
   REQUIRE(nccl.code == 0);
   CHECK_THAT(nccl.err,
              ContainsSubstring("stages in different processes send each other activations and "
@@ -109,9 +109,38 @@ TEST_CASE("Stages in processes of their own send by NCCL, to the weights of link
   CHECK(bytes_of(folder / "nccl") == bytes_of(folder / "links"));
 
   const auto dying = run("dying", {"--edges", "nccl"}, {"FAKE_NCCL_SCRIPT=ncclSend:7:die"});
-  INFO(dying.err);
   CHECK(dying.code == 1);
   CHECK_THAT(dying.err, ContainsSubstring("was killed by signal 9 (SIGKILL)"));
+}
+
+TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step") {
+  const scratch_folder folder;
+  const auto run = [&](const std::string& name, const lines& more,
+                       const std::function<void(pid_t, std::string_view)>& on_line = {}) {
+    auto text = small_run(folder / name);
+    const std::string length = "epochs = 1";
+    text.replace(text.find(length), length.size(), "steps = 8");
+    std::string exports = "export";
+    for (const auto& each : settings(folder / (name + ".log"), folder.path()))
+      exports += " " + each;
+    lines words{"--config", write_config(folder / (name + ".toml"), text), "--edges", "nccl"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)}, on_line);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome;
+  };
+  run("calm", {});
+  const auto outcome = run("stormy",
+                           {"--on-fault", "recover", "--max-restarts", "1", "--checkpoint-dir",
+                            folder / "kept", "--checkpoint-every", "100", "--resume", "auto"},
+                           at_line("step 4/8", [](pid_t watcher) {
+                             for (const auto each : children_of(watcher))
+                               if (!children_of(each).empty()) ::kill(each, SIGKILL);
+                           }));
+  CHECK_THAT(outcome.err, ContainsSubstring(", from versions that were kept in memory"));
+  CHECK_FALSE(bytes_of(folder / "calm").empty());
+  CHECK(bytes_of(folder / "stormy") == bytes_of(folder / "calm"));
 }
 
 TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart",
@@ -144,7 +173,6 @@ TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted an
         write_config(hosts / (name + ".toml"), ssh_cluster(hosts) + nodes + "[link]\nnetwork = \"" +
                                                    network + "\"\n" + replicated_run(hosts / name));
     const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(said));
     CHECK(found_in(log) == found);

@@ -41,13 +41,11 @@ TEST_CASE("A parameter server's run goes on from a checkpoint with other shards 
     const calm_run calm(TROUPE_PROGRAM, run);
     const words keeping{"--checkpoint-dir", kept, "--checkpoint-every", every};
     const auto killed = run_program(with(run, keeping), at_checkpoint(at, SIGKILL));
-    INFO(killed.err);
     CHECK(killed.signal == SIGKILL);
     for (const std::string shards : {"3", "1"}) {
       const auto resumed = run_program(
           with(run, {"--checkpoint-dir", kept, "--shards", shards, "--resume",
                      std::to_string(std::stoi(at.substr(5))), "--save", folder / "resumed"}));
-      INFO(resumed.err);
       REQUIRE(resumed.code == 0);
       CHECK_THAT(resumed.err, ContainsSubstring("the run goes on from the checkpoint of step " +
                                                 std::to_string(std::stoi(at.substr(5)))));
@@ -65,12 +63,10 @@ TEST_CASE("An interrupted run of a parameter server leaves a checkpoint and goes
         wide_run(600), {"--mode", mode, "--checkpoint-dir", folder / "kept", "--resume", "auto"});
     const auto interrupted =
         run_program(run, at_line("step 1/", [](pid_t program) { ::kill(program, SIGTERM); }));
-    INFO(interrupted.err);
     CHECK(interrupted.code == 143);
     CHECK_THAT(interrupted.err, ContainsSubstring("--resume latest goes on from there"));
     REQUIRE(names_in(folder / "kept").size() == 1);
     const auto resumed = run_program(with(run, {"--json", folder / "steps"}));
-    INFO(resumed.err);
     REQUIRE(resumed.code == 0);
     const auto steps = steps_in(folder / "steps");
     const auto first = std::stoi(names_in(folder / "kept").begin()->substr(5)) + 1;
@@ -99,11 +95,9 @@ TEST_CASE("A run that ends in an evaluation of a parameter server tells that whe
     const auto ended =
         run_program(with(keeping, {folder / "ended"}),
                     at_line(line, [signal = signal](pid_t program) { ::kill(program, signal); }));
-    INFO(ended.err);
     REQUIRE(ended.code + ended.signal != 0);
     const auto newest = *names_in(kept).rbegin();
     const auto resumed = run_program(with(keeping, {folder / "resumed"}));
-    INFO(resumed.err);
     REQUIRE(resumed.code == 0);
     CHECK_THAT(resumed.err, ContainsSubstring("from the checkpoint of step " +
                                               std::to_string(std::stoi(newest.substr(5)))));
@@ -121,7 +115,6 @@ TEST_CASE("A parameter server's checkpoints are listed, verified and exported", 
   const auto outcome =
       run_program(with(residual_run(4), {"--checkpoint-dir", kept, "--checkpoint-every", "2",
                                          "--save", folder / "weights"}));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(names_in(kept) == std::set<std::string>{"step-000002", "step-000004"});
   CHECK(checkpoint_command({"list", kept}).code == 0);
@@ -142,7 +135,6 @@ TEST_CASE("A signal has a parameter server write a checkpoint and go on", "[unti
         run_program(with(wide_run(600), {"--mode", mode, "--checkpoint-dir", folder / "kept",
                                          "--checkpoint-on-signal", "SIGUSR1"}),
                     at_line("step 1/", [](pid_t program) { ::kill(program, SIGUSR1); }));
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(names_in(folder / "kept").size() == 2);
     CHECK(count_of(outcome.err, "the checkpoint of step ") == 2);
@@ -157,7 +149,6 @@ TEST_CASE("A torn checkpoint, or one of other settings, is refused by a paramete
   REQUIRE(run_program(with(run, {"--checkpoint-every", "2"})).code == 0);
   const auto refused = [&](const words& more, const words& expected) {
     const auto outcome = run_program(with(run, more));
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     for (const auto& each : expected) CHECK_THAT(outcome.last_line(), ContainsSubstring(each));
   };
@@ -178,7 +169,6 @@ TEST_CASE("A parameter server begins from a file of weights", "[untimed]") {
   REQUIRE(run_program(with(wide_run(20), {"--save", folder / "first"})).code == 0);
   const auto begun = run_program(
       with(wide_run(1, "1e-30"), {"--init", folder / "first", "--save", folder / "second"}));
-  INFO(begun.err);
   REQUIRE(begun.code == 0);
   check_same_weights(folder / "first", folder / "second");
   const auto other = run_program(with(residual_run(1), {"--init", folder / "first"}));

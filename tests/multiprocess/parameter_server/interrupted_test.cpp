@@ -12,7 +12,6 @@
 #include <functional>
 #include <iterator>
 #include <string>
-#include <vector>
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
@@ -39,21 +38,12 @@ words endless_wide_run(const words& more) {
 }
 
 std::function<void(pid_t, std::string_view)> at_first_step(std::function<void(pid_t)> act) {
-  return [act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
-    if (acted || !line.starts_with("step 1/")) return;
-    acted = true;
-    act(program);
-  };
+  return at_line("step 1/", std::move(act));
 }
 
 std::size_t tensors_in(const fs::path& file) {
   const auto saved = engine::load_safetensors(file);
   return saved ? saved->size() : 0;
-}
-
-std::string content(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 }  // namespace
@@ -74,7 +64,6 @@ TEST_CASE("SIGTERM in an evaluation has a parameter server's weights on disk wit
                     WARN("the weights were on disk after " << took.count() << " s");
                     CHECK(took.count() < 1);
                   }));
-  INFO(outcome.err);
   CHECK(outcome.code == 143);
   CHECK(tensors_in(file) == 122);
   CHECK(outcome.err.find("evaluation after") == std::string::npos);
@@ -91,7 +80,6 @@ TEST_CASE("A parameter server saves before its last evaluation, which a signal a
                                        tests::wait_for_file(file);
                                        kill(program, SIGINT);
                                      }));
-    INFO(outcome.err);
     CHECK(outcome.code == 130);
     CHECK(tensors_in(file) == 122);
     CHECK(outcome.err.find("evaluation after") == std::string::npos);
@@ -103,16 +91,11 @@ TEST_CASE("Ctrl-C before a parameter server's first step leaves the file as it w
   const scratch_folder folder;
   const auto file = folder / "weights";
   std::ofstream(file) << "of a better run";
-  bool acted = false;
-  const auto outcome = run_program(residual_run({"--steps", "1000", "--no-eval", "--save", file}),
-                                   [&](pid_t program, std::string_view line) {
-                                     if (acted || line.find("has joined") == line.npos) return;
-                                     acted = true;
-                                     kill(program, SIGINT);
-                                   });
-  INFO(outcome.err);
+  const auto outcome =
+      run_program(residual_run({"--steps", "1000", "--no-eval", "--save", file}),
+                  at_line("has joined", [](pid_t program) { kill(program, SIGINT); }));
   CHECK(outcome.code == 130);
-  CHECK(content(file) == "of a better run");
+  CHECK(bytes_of(file) == "of a better run");
   CHECK_THAT(outcome.err, ContainsSubstring("nothing was saved"));
   check_children_ended_well(outcome, 4);
 }
@@ -129,7 +112,6 @@ TEST_CASE("A signal to all of a parameter server's processes stops and saves") {
                       all.push_back(program);
                       for (const auto each : all) kill(each, number);
                     }));
-    INFO(outcome.err);
     CHECK(outcome.code == 128 + number);
     CHECK(tensors_in(file) == 8);
     CHECK(outcome.out.empty());
@@ -148,7 +130,6 @@ TEST_CASE("A parameter server's weights go elsewhere, where they must, and its l
                                      fs::remove(folder / "gone");
                                      kill(program, SIGTERM);
                                    }));
-  INFO(outcome.err);
   CHECK(outcome.code == 3);
   CHECK(tensors_in(folder / "w") == 8);
   CHECK_THAT(outcome.err, ContainsSubstring("warning: /dev/full: "));

@@ -31,7 +31,6 @@ program_outcome run_with(const words& run, const scratch_folder& folder,
       with(run,
            {"--on-fault", "recover", "--json", folder / "steps", "--save", folder / "weights"}),
       [&](pid_t program, std::string_view line) { watch(program, line); });
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(watch.done() == all);
   return outcome;
@@ -58,7 +57,6 @@ TEST_CASE("A synchronous run that loses shards and the coordinator goes on to th
   const auto outcome =
       run_with(keeping(run, folder, "50"), folder,
                {{10, {"shard-1"}}, {120, {"shard-0"}}, {220, {"shard-1", SIGKILL, {"shard-0"}}}});
-  INFO(outcome.err);
   check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 400);
   CHECK_THAT(outcome.err, ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL): other "
@@ -75,7 +73,6 @@ TEST_CASE("Running statistics and Adam's state go on where a lost shard left the
   const auto run = residual_run(7);
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome = run_with(keeping(run, folder, "2"), folder, {{5, {"shard-0"}}});
-  INFO(outcome.err);
   check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 7);
 }
@@ -97,7 +94,6 @@ TEST_CASE("An evaluation in which a shard is lost is told once, as each other on
   const auto outcome =
       run_program(with(kept, {"--on-fault", "recover", "--json", folder / "again"}),
                   at_line("step-000004 in ", kill));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   check_told("again");
 }
@@ -108,7 +104,6 @@ TEST_CASE("A shard that is stopped is replaced, and without checkpoints the run 
   const auto run = wide_run(400);
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome = run_with(run, folder, {{30, {"shard-1", SIGSTOP}}});
-  INFO(outcome.err);
   check_same_weights(calm.weights(), folder / "weights");
   check_steps(folder, 400);
   CHECK_THAT(outcome.err, ContainsSubstring("other processes replace shard-1, and the run goes on "
@@ -126,7 +121,6 @@ TEST_CASE("A shard whose thread hangs is replaced with --hang-timeout", "[untime
         if (stopped || !line.starts_with("step ")) return;
         stopped.emplace(process_with_thread(children_of(program), "shard-1"), "shard-1");
       });
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("longer than --hang-timeout allows (4.0 s): other "
                                             "processes replace shard-1, and the run goes on"));
@@ -138,7 +132,6 @@ TEST_CASE("An asynchronous run that loses a shard and the coordinator applies ev
   const auto outcome = run_with(
       keeping(with(wide_run(600), {"--mode", "asynchronous", "--staleness", "2"}), folder, "50"),
       folder, {{80, {"shard-1"}}, {280, {"shard-0"}}});
-  INFO(outcome.err);
   check_steps(folder, 600);
   CHECK(count_of(outcome.err, "the run goes on from its checkpoint of step ") == 2);
   CHECK(names_in(folder / "kept").contains("step-000600"));
@@ -150,7 +143,6 @@ TEST_CASE("Workers that were lost before a shard are replaced with it", "[untime
   const calm_run calm(TROUPE_PROGRAM, run);
   // Nothing is kept before the worker is lost, so that the run goes back to all workers' steps.
   const auto outcome = run_with(run, folder, {{20, {"worker-1"}}, {60, {"shard-1"}}});
-  INFO(outcome.err);
   check_same_weights(calm.weights(), folder / "weights");
   CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1") &&
                               ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL): other "

@@ -97,7 +97,6 @@ class calm_run {
     const scratch_folder made(folder_.parent_path());
     const auto outcome =
         run_other(program, with(run, {"--save", made / "calm", "--json", made / "calm.json"}));
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     std::filesystem::rename(made.path(), folder_);
   }

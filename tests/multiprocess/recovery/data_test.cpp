@@ -10,7 +10,6 @@
 #include <regex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
@@ -165,11 +164,9 @@ TEST_CASE("What cannot be read is left out by who reads the data next, and is co
     return run + words{"--save", folder / name, "--json", folder / (name + ".json")};
   };
   const auto calm = run_other(TROUPE_PROGRAM, saving("calm"));
-  INFO(calm.err);
   REQUIRE(calm.code == 0);
   saboteur watch(folder / "stormy.json", {{4, {.stage = "stage-0"}}});
   const auto stormy = run_other(TROUPE_PROGRAM, saving("stormy"), std::ref(watch));
-  INFO(stormy.err);
   CHECK(stormy.code == 0);
   CHECK(watch.done() == 1);
   check_sequel(stormy.err, 1, sequel::replayed);
@@ -190,7 +187,6 @@ TEST_CASE("Ctrl-C while lost data are opened again stops the run once it goes on
     watch(program, line);
     if (line.find("; it is replaced") != std::string_view::npos) ::kill(program, SIGINT);
   });
-  INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK_THAT(outcome.err, ContainsSubstring("stopping after the steps under way") &&
                               ContainsSubstring("stage-0.2 reads the data from here on"));
@@ -202,7 +198,6 @@ TEST_CASE("Data that have changed when they are opened again end the run, which 
   const auto file = folder / "text.txt";
   write_play(file, prologue);
   const auto changed = lose_text(folder, [&] { write_play(file, other_prologue); });
-  INFO(changed.err);
   CHECK(changed.code == 1);
   CHECK_THAT(changed.err,
              ContainsSubstring("the process that read the data was lost after step ") &&
@@ -212,7 +207,6 @@ TEST_CASE("Data that have changed when they are opened again end the run, which 
                  !ContainsSubstring("is replayed from step"));
   write_play(file, prologue);
   const auto resumed = lose_text(folder, {}, true);
-  INFO(resumed.err);
   CHECK(resumed.code == 130);
   CHECK_THAT(resumed.err, ContainsSubstring("the run goes on from the checkpoint of step "));
 }
@@ -221,7 +215,6 @@ TEST_CASE("Data that nobody can open again end the run with the reason") {
   const scratch_folder folder;
   write_play(folder / "text.txt", prologue);
   const auto outcome = lose_text(folder, [&] { std::filesystem::remove(folder / "text.txt"); });
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("and none that is left can take its place: on "
                                             "stage-0.2: ") &&

@@ -81,7 +81,6 @@ inline program_outcome check_like(const calm_run& calm, const std::string& progr
       program,
       with(with(run, recovering), {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
       std::ref(watch));
-  UNSCOPED_INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(watch.done() == faults.size());
   check_sequel(outcome.err, faults.size(), expected);

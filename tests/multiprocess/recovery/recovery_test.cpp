@@ -4,23 +4,16 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
@@ -133,7 +126,6 @@ TEST_CASE("A stage whose work thread hangs is replaced with --hang-timeout", "[u
         stopped.emplace(tests::process_with_thread(tests::children_of(program), "stage-1"),
                         "stage-1", true);
       });
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 has been in ") &&
                               ContainsSubstring("longer than --hang-timeout allows (4.0 s)") &&
@@ -156,7 +148,6 @@ TEST_CASE("A trainer that was stopped for so long that its stages left replaces 
   };
   const auto outcome = run_program(with(with(run, recovering), {"--save", folder / "weights"}),
                                    tests::at_line("step 4/", hold));
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   check_sequel(outcome.err, 1, sequel::replayed);
   check_same_weights(calm.weights(), folder / "weights");
@@ -213,7 +204,6 @@ TEST_CASE("A replacement that does not join in time is replaced by another") {
   const auto outcome = run_program(with(with(training({"--stages", "2"}), recovering),
                                         {"--save", folder / "weights", "--join-timeout", "3"}),
                                    stop_the_next);
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.2 has not joined the run within 3 s; ") &&
                               ContainsSubstring("join_timeout); it is replaced"));
@@ -264,7 +254,6 @@ TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
     std::ranges::replace(run, std::string("12"), std::string("100000"));
     const auto outcome =
         run_program(with(with(run, recovering), {"--save", folder / "weights"}), watch);
-    INFO(outcome.err);
     CHECK(outcome.code == 130);
     CHECK(ended);
     CHECK(fs::exists(folder / "weights"));
@@ -411,7 +400,6 @@ TEST_CASE("A stage that is lost again and again without progress ends the run") 
   auto run = training({"--stages", "2", "--save", folder / "weights"});
   std::ranges::replace(run, std::string("12"), std::string("100000"));
   const auto outcome = run_program(with(run, recovering), always);
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
                                       ContainsSubstring("times after step"));
@@ -420,7 +408,6 @@ TEST_CASE("A stage that is lost again and again without progress ends the run") 
 TEST_CASE("Stages that nobody can replace are refused before the run") {
   const auto outcome = run_program(
       with(with(training({"--save", "weights"}), recovering), {"--stages-in", "threads"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 2);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("--on-fault"));
 }

@@ -8,24 +8,29 @@
 
 namespace {
 
+using namespace troupe;
 using namespace troupe::tests::recovery;
+
+/// Over each link, two replicas of two stages lose each stage of each of them.
+void check_each_lost(const tests::words& more) {
+  for (const auto& [link, accumulate] : std::map<std::string, int>{{"shm", 1}, {"tcp", 2}}) {
+    INFO(link << ", an update every " << accumulate << " steps");
+    const auto run = tests::with({"--stages", "2", "--replicas", "2", "--link", link}, more);
+    const auto outcome = check_run(in_microbatches(4, training(run, 12, accumulate)),
+                                   {{2, {.stage = "stage-0 of replica 1"}},
+                                    {4, {.stage = "stage-1 of replica 0"}},
+                                    {7, {.stage = "stage-0 of replica 0"}},
+                                    {9, {.stage = "stage-1 of replica 1"}}},
+                                   sequel::replayed);
+    CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 is replayed from step ") &&
+                                ContainsSubstring("stage-1 of replica 0 is replayed from step "));
+  }
+}
 
 }  // namespace
 
 TEST_CASE("Whichever stage of whichever replica is lost, only that one is replayed", "[untimed]") {
-  for (const auto& [link, accumulate] : std::map<std::string, int>{{"shm", 1}, {"tcp", 2}}) {
-    INFO(link << ", an update every " << accumulate << " steps");
-    const auto outcome = check_run(
-        in_microbatches(
-            4, training({"--stages", "2", "--replicas", "2", "--link", link}, 12, accumulate)),
-        {{2, {.stage = "stage-0 of replica 1"}},
-         {4, {.stage = "stage-1 of replica 0"}},
-         {7, {.stage = "stage-0 of replica 0"}},
-         {9, {.stage = "stage-1 of replica 1"}}},
-        sequel::replayed);
-    CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 is replayed from step ") &&
-                                ContainsSubstring("stage-1 of replica 0 is replayed from step "));
-  }
+  check_each_lost({});
 }
 
 TEST_CASE("A stage of replicas is replayed with a dynamic loss scale and uneven shares",
@@ -49,17 +54,7 @@ TEST_CASE("Stages of two replicas that are lost together are replayed together",
 }
 
 TEST_CASE("A stage whose replicas share out the optimizer's state is replayed", "[untimed]") {
-  for (const auto& [link, accumulate] : std::map<std::string, int>{{"shm", 1}, {"tcp", 2}}) {
-    INFO(link << ", an update every " << accumulate << " steps");
-    check_run(in_microbatches(
-                  4, training({"--stages", "2", "--replicas", "2", "--zero", "1", "--link", link},
-                              12, accumulate)),
-              {{2, {.stage = "stage-0 of replica 1"}},
-               {4, {.stage = "stage-1 of replica 0"}},
-               {7, {.stage = "stage-0 of replica 0"}},
-               {9, {.stage = "stage-1 of replica 1"}}},
-              sequel::replayed);
-  }
+  check_each_lost({"--zero", "1"});
 }
 
 TEST_CASE("A stage of three replicas that share out the optimizer's state is replayed with a scale",

@@ -51,7 +51,6 @@ TEST_CASE("A stage whose arithmetic throws once is replaced, and the run goes on
     const auto outcome = run_other(
         TROUPE_THROWING, with(with(throwing("throws_once", {"--link", link}), recovering),
                               {"--save", folder / "stormy", "--json", folder / "stormy.json"}));
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("warning: stage-1: F") &&
                                 ContainsSubstring(": it was told to throw; it is replaced\n"));
@@ -69,7 +68,6 @@ TEST_CASE("An action that throws again in another process ends the run by its na
   const auto outcome = run_other(
       TROUPE_THROWING,
       with(with(throwing("throws_always", {}), recovering), {"--save", folder / "weights"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(
       outcome.last_line(),
@@ -84,7 +82,6 @@ TEST_CASE("Arithmetic that throws ends a run that does not recover") {
   const thrown_file thrown(folder / "thrown");
   const auto outcome =
       run_other(TROUPE_THROWING, with(throwing("throws_once", {}), {"--save", folder / "weights"}));
-  INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
              Matches(".*stage-1: F[01] of step [0-9]+ failed: layer2.* with .*: it was told to "

@@ -71,7 +71,6 @@ tests::program_outcome run_refusing(const std::string& program,
 /// Whatever came of it, it was an end in order: an exit code of ours, no signal anywhere, nothing
 /// left behind.
 void check_end(const tests::program_outcome& outcome) {
-  INFO(outcome.err);
   CHECK(outcome.signal == 0);
   CHECK((outcome.code == 0 || outcome.code == 1 || outcome.code == 2));
   CHECK_THAT(outcome.err, !ContainsSubstring("killed by signal"));

@@ -10,9 +10,7 @@
 
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
-#include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

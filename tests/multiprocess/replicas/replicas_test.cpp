@@ -40,7 +40,6 @@ replicated_run train_replicas(const std::string& program, const words& arguments
   const auto steps = folder / "steps.jsonl";
   const auto outcome =
       tests::run_other(program, arguments + words{"--save", weights, "--json", steps});
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   replicated_run result;
   std::ifstream lines(steps);
@@ -51,9 +50,7 @@ replicated_run train_replicas(const std::string& program, const words& arguments
     result.evaluations.push_back(parsed.at("accuracy").get<double>());
     result.evaluations.push_back(parsed.at("eval_loss").get<double>());
   }
-  auto saved = engine::load_safetensors(weights);
-  REQUIRE(saved);
-  result.weights = std::move(*saved);
+  result.weights = engine::load_safetensors(weights).value();
   return result;
 }
 
@@ -94,6 +91,45 @@ words sentences(const scratch_folder& folder) {
              "--accumulate 2 --dropout 0.2 --clip-norm 0.1 --optimizer adamw "
              "--loss-scale dynamic --seed 3 --no-eval --sample-bytes 0 "
              "--micro-batches 6 --logical-replicas 4 --threads-per-stage 1");
+}
+
+/// Trains the small network, which has to succeed.
+void train_small(const words& arguments) {
+  REQUIRE(tests::run_other(TROUPE_SMALL, arguments).code == 0);
+}
+
+/// Whether two runs have saved the same weights and state, in whatever order.
+void check_saved(const scratch_folder& folder, const std::string& one, const std::string& other) {
+  INFO(other);
+  const auto saved = [&](const std::string& name) {
+    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
+    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
+    return result;
+  };
+  for (const std::string end : {"", ".state.safetensors"})
+    check_same(saved(one + end), saved(other + end));
+}
+
+/// Has the last of all stages killed at the first step, which ends the run with its `name`.
+void check_killed(const words& run, std::size_t count, const std::string& name) {
+  const tests::scratch_memory memory;
+  std::vector<pid_t> stages;
+  std::chrono::steady_clock::time_point killed;
+  const auto outcome = tests::run_program(
+      run + split_words("--model resnet18 --data synthetic:3x64x64:10:64 --batch-size 16 "
+                        "--steps 100000 --no-eval"),
+      tests::at_line("step 1/", [&](pid_t program) {
+        stages = tests::children_of(program);
+        REQUIRE(stages.size() == count);
+        killed = std::chrono::steady_clock::now();
+        kill(stages.back(), SIGKILL);
+      }));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
+  CHECK(outcome.code == 1);
+  CHECK(took.count() < 5);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring(name + " was killed by signal 9 (SIGKILL)"));
+  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
+  CHECK(memory.left().size() <= 1);
 }
 
 void check_ways(const std::string& program, const words& run, const std::vector<words>& ways) {
@@ -137,7 +173,6 @@ TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed
     const auto outcome = tests::run_other(
         TROUPE_PROGRAM,
         images + words{"--verify", "--verify-tolerance", "1e-5", "--no-eval"} + way);
-    INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of fc.weight") &&
                                 ContainsSubstring("bn1.running_var"));
@@ -146,7 +181,6 @@ TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed
   const auto outcome = tests::run_other(
       TROUPE_TRANSFORMER, sentences(folder) + words{"--verify", "--verify-tolerance", "1e-5",
                                                     "--replicas", "2", "--stages", "2"});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of head.weight"));
 }
@@ -157,11 +191,7 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
       "--model small --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
       "--batch-size 8 --replicas 2 --stages 1 --save-state --optimizer adamw "
       "--steps");
-  const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-  };
+  const auto go = [&](const words& more) { train_small(run + more); };
   go({"2", "--save", folder / "straight"});
   go({"1", "--save", folder / "half"});
   go({"1", "--init", folder / "half", "--save", folder / "whole"});
@@ -178,25 +208,13 @@ TEST_CASE("State that replicas shared out is loaded by another number of them", 
       "--model small --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
       "--batch-size 8 --stages 1 --save-state --optimizer adamw "
       "--micro-batches 4 --logical-replicas 4 --threads-per-stage 1 --steps");
-  const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-  };
+  const auto go = [&](const words& more) { train_small(run + more); };
   go({"2", "--replicas", "2", "--save", folder / "straight"});
   go({"1", "--replicas", "4", "--zero", "1", "--save", folder / "half"});
   go({"1", "--replicas", "2", "--zero", "1", "--init", folder / "half", "--save",
       folder / "whole"});
   go({"1", "--replicas", "1", "--init", folder / "half", "--save", folder / "alone"});
-  const auto saved = [&](const std::string& name) {
-    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
-    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
-    return result;
-  };
-  for (const std::string other : {"whole", "alone"}) {
-    check_same(saved("straight"), saved(other));
-    check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
-  }
+  for (const std::string other : {"whole", "alone"}) check_saved(folder, "straight", other);
 }
 
 TEST_CASE("A checkpoint of state that replicas shared out is resumed by any number of them",
@@ -208,25 +226,13 @@ TEST_CASE("A checkpoint of state that replicas shared out is resumed by any numb
                         "--loss-scale dynamic --loss-scale-interval 2 --micro-batches 4 "
                         "--logical-replicas 4 --threads-per-stage 1 --steps 6 --save-state") +
                     words{"--checkpoint-dir", folder / "checkpoints"};
-  const auto go = [&](const words& more) {
-    const auto outcome = tests::run_other(TROUPE_SMALL, run + more);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-  };
+  const auto go = [&](const words& more) { train_small(run + more); };
   go({"--replicas", "2", "--zero", "1", "--checkpoint-every", "4", "--save", folder / "straight"});
   go({"--replicas", "4", "--zero", "1", "--resume", "4", "--save", folder / "shared"});
   go({"--replicas", "2", "--resume", "4", "--save", folder / "whole"});
   go({"--replicas", "1", "--resume", "4", "--save", folder / "alone"});
-  const auto saved = [&](const std::string& name) {
-    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
-    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
-    return result;
-  };
-  for (const std::string other : {"shared", "whole", "alone"}) {
-    INFO(other);
-    check_same(saved("straight"), saved(other));
-    check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
-  }
+  for (const std::string other : {"shared", "whole", "alone"})
+    check_saved(folder, "straight", other);
 }
 
 TEST_CASE("troupe check predicts less memory where replicas share out the optimizer's state",
@@ -238,7 +244,6 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
         TROUPE_COMMAND, {"check", folder / "run.toml", "--", "--model", "resnet18", "--data",
                          "synthetic:3x32x32:10:16", "--batch-size", "8", "--optimizer", "adamw",
                          "--stages", "1", "--replicas", "2", "--zero", zero});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     const auto end = outcome.out.find(" MiB");
     REQUIRE(end != std::string::npos);
@@ -275,34 +280,14 @@ TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits
 }
 
 TEST_CASE("A replica that is killed while others normalize with it ends the run with its name") {
-  const tests::scratch_memory memory;
-  std::vector<pid_t> stages;
-  std::chrono::steady_clock::time_point killed;
-  const auto outcome = tests::run_program(
-      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
-       "100000", "--stages", "1", "--replicas", "3", "--no-eval", "--batch-norm", "sync"},
-      [&](pid_t program, std::string_view line) {
-        if (!stages.empty() || line.find("step ") != 0) return;
-        stages = tests::children_of(program);
-        REQUIRE(stages.size() == 3);
-        killed = std::chrono::steady_clock::now();
-        kill(stages[2], SIGKILL);
-      });
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
-  INFO(outcome.err);
-  CHECK(outcome.code == 1);
-  CHECK(took.count() < 5);
-  CHECK_THAT(outcome.last_line(),
-             ContainsSubstring("stage-0 of replica 2 was killed by signal 9 (SIGKILL)"));
-  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
-  CHECK(memory.left().size() <= 1);
+  check_killed({"--stages", "1", "--replicas", "3", "--batch-norm", "sync"}, 3,
+               "stage-0 of replica 2");
 }
 
 TEST_CASE("The start of a run says how replicas sum their gradients, and why so", "[untimed]") {
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM, {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size",
                        "8", "--steps", "1", "--stages", "2", "--replicas", "2", "--no-eval"});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("replicas sum their gradients over links (NCCL is for GPUs, and "
@@ -310,27 +295,7 @@ TEST_CASE("The start of a run says how replicas sum their gradients, and why so"
 }
 
 TEST_CASE("A killed stage of a replica ends the run with its name") {
-  const tests::scratch_memory memory;
-  std::vector<pid_t> stages;
-  std::chrono::steady_clock::time_point killed;
-  const auto outcome = tests::run_program(
-      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
-       "100000", "--stages", "2", "--replicas", "2", "--no-eval", "--link", "shm"},
-      [&](pid_t program, std::string_view line) {
-        if (!stages.empty() || line.find("step ") != 0) return;
-        stages = tests::children_of(program);
-        REQUIRE(stages.size() == 4);
-        killed = std::chrono::steady_clock::now();
-        kill(stages[3], SIGKILL);
-      });
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
-  INFO(outcome.err);
-  CHECK(outcome.code == 1);
-  CHECK(took.count() < 5);
-  CHECK_THAT(outcome.last_line(),
-             ContainsSubstring("stage-1 of replica 1 was killed by signal 9 (SIGKILL)"));
-  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
-  CHECK(memory.left().size() <= 1);
+  check_killed({"--stages", "2", "--replicas", "2", "--link", "shm"}, 4, "stage-1 of replica 1");
 }
 
 TEST_CASE("A loss of one replica that is not finite leaves the step out on all", "[untimed]") {
@@ -339,7 +304,6 @@ TEST_CASE("A loss of one replica that is not finite leaves the step out on all",
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM,
       wild + words{"--replicas", "2", "--stages", "1", "--no-eval", "--on-nan", "skip"});
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("skipped step ") && ContainsSubstring(" of replica "));
 }
@@ -351,7 +315,6 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
         TROUPE_PROGRAM,
         arguments + words{"--model", "resnet18", "--data", "synthetic:3x32x32:10:16",
                           "--batch-size", "16", "--steps", "1", "--stages", "1"});
-    INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
     CHECK_THAT(outcome.err, ContainsSubstring(text));

@@ -62,6 +62,7 @@ struct group {
   std::optional<error> refused = std::nullopt;
   std::vector<running> operations = {};
   bool begun = false;
+  collective_port::started told_of_begin = {};
 };
 
 /// What one rank knows.
@@ -95,8 +96,9 @@ class simulated_world {
   [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
 
   void submit(std::uint32_t rank, std::vector<collective_operation> asked,
-              collective_port::done ended) {
+              collective_port::done ended, collective_port::started begun) {
     group made{.asked = {}, .ended = std::move(ended), .due = clock_type::now() + how_.deadline};
+    made.told_of_begin = std::move(begun);
     for (const auto& each : asked)
       if (auto sound = engine::check(each, rank, ranks()); !sound && !made.refused)
         made.refused = sound.error();
@@ -171,7 +173,7 @@ class simulated_world {
                                                " is not done in time: another rank is missing"};
     if (oldest.refused) return end(rank, tl::unexpected(*oldest.refused), lock);
     if (self.broken) return end(rank, tl::unexpected(*self.broken), lock);
-    if (!std::exchange(oldest.begun, true)) begin(self, oldest);
+    if (!std::exchange(oldest.begun, true)) begin(self, oldest, lock);
     bool did_some = false;
     bool all = true;
     for (auto& each : oldest.operations) {
@@ -181,7 +183,7 @@ class simulated_world {
     return all ? end(rank, {}, lock) : did_some;
   }
 
-  void begin(member& self, group& oldest) {
+  void begin(member& self, group& oldest, std::unique_lock<std::mutex>& lock) {
     const auto number = self.groups_begun++;
     for (std::size_t i = 0; i < oldest.asked.size(); ++i) {
       const auto& what = oldest.asked[i];
@@ -190,6 +192,10 @@ class simulated_world {
       if (what.what == collective::receive) on = {true, self.received[what.peer]++, 0};
       oldest.operations.push_back({what, on});
     }
+    if (!oldest.told_of_begin) return;
+    lock.unlock();
+    oldest.told_of_begin();
+    lock.lock();
   }
 
   bool end(std::uint32_t rank, const result<void>& how, std::unique_lock<std::mutex>& lock) {
@@ -297,8 +303,9 @@ class simulated_port final : public collective_port {
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
   [[nodiscard]] std::uint32_t ranks() const noexcept override { return in_->ranks(); }
-  void submit(std::vector<collective_operation> group, done ended) override {
-    in_->submit(rank_, std::move(group), std::move(ended));
+  using collective_port::submit;
+  void submit(std::vector<collective_operation> group, done ended, started begun) override {
+    in_->submit(rank_, std::move(group), std::move(ended), std::move(begun));
   }
   void lose(error why) override { in_->lose(rank_, std::move(why)); }
 

@@ -47,6 +47,7 @@ actors::version_forms_core replay_company::forms_of(std::uint32_t place) const {
   const std::size_t others = (beside.stage ? 1U : 0U) + (beside.trainer ? 1U : 0U);
   actors::version_forms_core made(1 + others, options_.computes_versions && !options_.shares_state);
   if (beside.stage) made.is_apart(1);
+  if (options_.outlives) made.is_apart(others);
   return made;
 }
 

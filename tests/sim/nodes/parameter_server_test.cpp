@@ -295,7 +295,7 @@ std::string judge_shard(const server_plan& plan, const at::Tensor& counts,
                         const std::vector<account>& accounts) {
   std::map<param_version, std::set<int>> shares;
   std::map<param_version, int> told;
-  for (std::uint32_t w = 0; w < plan.all_workers(); ++w) {
+  for (std::uint32_t w = 0; w < plan.all_workers(); ++w)
     for (std::int64_t i = 0; i < plan.pushes; ++i) {
       const auto which = "push " + std::to_string(i) + " of worker " + std::to_string(w);
       const int share = share_of(counts, plan, w, i);
@@ -311,7 +311,6 @@ std::string judge_shard(const server_plan& plan, const at::Tensor& counts,
       shares[*applied->second].insert(share);
       ++told[*applied->second];
     }
-  }
   for (const auto& [version, all] : shares)
     if (all.size() != 1 || *all.begin() < told[version])
       return "update " + std::to_string(version.value) + " is not the mean of its pushes";

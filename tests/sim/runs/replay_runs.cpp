@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <exception>
 
 #include "engine/schedule/plan_text.hpp"
 #include "tests/sim/stage_cluster.hpp"
@@ -135,6 +136,12 @@ replay_options computed_by_keepers(std::mt19937_64& random) {
   return options;
 }
 
+replay_options computed_by_what_outlives(std::mt19937_64& random) {
+  auto options = computed_by_keepers(random);
+  options.outlives = true;
+  return options;
+}
+
 replay_options with_data(std::mt19937_64& random) {
   auto options = with_returns(random);
   options.data_at = some_place(options, random);
@@ -172,6 +179,15 @@ std::string compare(const replay_options& options, std::uint64_t seed, const cal
 
 std::string compare(const replay_options& options, std::uint64_t seed, tally& of) {
   return compare(options, seed, calm_end_of(options, seed + 1, of), of);
+}
+
+bool is_noticed(const replay_options& options, std::uint64_t seed) {
+  tally of;
+  try {
+    return !compare(options, seed, of).empty();
+  } catch (const std::exception&) {
+    return true;
+  }
 }
 
 void expect_calm_end(const replay_options& options, std::uint64_t seed, const calm_end& calm,

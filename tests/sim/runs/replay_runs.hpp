@@ -29,6 +29,8 @@ replay_options on_the_trainers_host(std::mt19937_64& random);
 replay_options in_pieces(std::mt19937_64& random);
 /// The same as with_returns, where keepers compute versions, some of them to other bits.
 replay_options computed_by_keepers(std::mt19937_64& random);
+/// The same, and what outlives the trainer is one of them.
+replay_options computed_by_what_outlives(std::mt19937_64& random);
 /// The same as with_returns, and the process of a stage reads the data.
 replay_options with_data(std::mt19937_64& random);
 
@@ -72,6 +74,8 @@ std::string compare(const replay_options& options, std::uint64_t seed, const cal
                     tally& of);
 /// The same, with the one without under another timing.
 std::string compare(const replay_options& options, std::uint64_t seed, tally& of);
+/// Whether something is wrong with the run, a stage of which may lack what it should have.
+bool is_noticed(const replay_options& options, std::uint64_t seed);
 
 /// Ends the test where something is wrong with that run.
 void expect_calm_end(const replay_options& options, std::uint64_t seed, const calm_end& calm,
@@ -103,6 +107,17 @@ tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make mak
     return options;
   };
   return after(runs, with_steps, [losses](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < losses; ++i)
+      options.losses[random() % events + 1] = some_place(options, random);
+  });
+}
+
+/// The same with so many that are taken for lost and live, and losses, each at any event.
+template <class Make>
+tally after_doubts(std::uint64_t runs, int doubts, int losses, Make make) {
+  return after(runs, make, [=](auto& options, std::uint64_t events, auto& random) {
+    for (int i = 0; i < doubts; ++i)
+      options.doubts[random() % events + 1] = some_place(options, random);
     for (int i = 0; i < losses; ++i)
       options.losses[random() % events + 1] = some_place(options, random);
   });

@@ -2,7 +2,6 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
-#include <exception>
 #include <random>
 
 #include "engine/schedule/generators.hpp"
@@ -23,22 +22,10 @@ replay_options small_run() {
           .in_pieces = true};
 }
 
-/// Whether something is wrong with the run, which may lack what it should have.
-bool is_noticed(const replay_options& options, std::uint64_t seed) {
-  tally of;
-  try {
-    return !compare(options, seed, of).empty();
-  } catch (const std::exception&) {
-    return true;
-  }
-}
-
 }  // namespace
 
 TEST_CASE("a living stage that is taken for lost amid a version in pieces costs no bits") {
-  const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
-    options.doubts[random() % events + 1] = some_place(options, random);
-  });
+  const auto of = after_doubts(250, 1, 0, in_pieces);
   CHECK(of.back.fenced > 200);
   CHECK(of.replays > of.back.fenced / 3);
 }
@@ -53,10 +40,7 @@ TEST_CASE("each stage is taken for lost at each event of a run with versions in 
 }
 
 TEST_CASE("runs with versions in pieces go on that lose stages, or doubt them, again and again") {
-  const auto of = after(250, in_pieces, [](auto& options, std::uint64_t events, auto& random) {
-    for (int i = 0; i < 2; ++i) options.doubts[random() % events + 1] = some_place(options, random);
-    options.losses[random() % events + 1] = some_place(options, random);
-  });
+  const auto of = after_doubts(250, 2, 1, in_pieces);
   CHECK(of.replays > of.back.fenced / 10);
 }
 
@@ -68,11 +52,7 @@ TEST_CASE("keepers that compute versions have the stages' bits, and get states w
 }
 
 TEST_CASE("stages with keepers that compute versions are taken for lost, and live") {
-  const auto of =
-      after(250, computed_by_keepers, [](auto& options, std::uint64_t events, auto& random) {
-        for (int i = 0; i < 2; ++i)
-          options.doubts[random() % events + 1] = some_place(options, random);
-      });
+  const auto of = after_doubts(250, 2, 0, computed_by_keepers);
   CHECK(of.back.fenced > 200);
   CHECK(of.back.computed > of.back.fenced / 2);
 }

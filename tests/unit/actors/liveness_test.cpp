@@ -4,14 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
-#include <deque>
 #include <optional>
 #include <random>
-#include <string>
 
 namespace {
 

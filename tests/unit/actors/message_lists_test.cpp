@@ -10,6 +10,7 @@
 #include "actors/wire/message_registry.hpp"
 #include "engine/schedule/generators.hpp"
 #include "tests/unit/actors/no_directory.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace troupe::tests {
 
@@ -85,18 +86,15 @@ TEST_CASE("a list's messages travel under their names and on their lanes, those 
   REQUIRE(frame.body.size() == 1);
   CHECK(frame.body.front().type == "asked");
   CHECK(frame.lane == messages::lane::control);
-  const auto arrived = types.decode(frame, nobody);
-  REQUIRE(arrived);
-  CHECK(arrived->get_as<asked>(0).text == "who");
+  CHECK(types.decode(frame, nobody).value().get_as<asked>(0).text == "who");
 
   messages::frame another;
   REQUIRE(types.encode(caf::make_message(answered{}), another, nobody));
   CHECK(another.lane == messages::lane::data);
 
   messages::frame none;
-  const auto kept = types.encode(caf::make_message(at_home{}), none, nobody);
-  REQUIRE(!kept);
-  CHECK(kept.error().code == errc::unknown_message);
+  const auto kept = tests::error_of(types.encode(caf::make_message(at_home{}), none, nobody));
+  CHECK(kept.code == errc::unknown_message);
 }
 
 TEST_CASE("a stage's plan travels beside the header, and one that is malformed does not arrive") {
@@ -112,15 +110,12 @@ TEST_CASE("a stage's plan travels beside the header, and one that is malformed d
   REQUIRE(types.encode(caf::make_message(told), frame, nobody));
   REQUIRE(frame.tensors.size() == 1);
   CHECK(frame.tensors.front().bytes.bytes == told.steps.actions.size() * sizeof(std::int32_t));
-  const auto arrived = types.decode(frame, nobody);
-  REQUIRE(arrived);
-  CHECK(arrived->get_as<announce_plan>(0).steps == told.steps);
+  CHECK(types.decode(frame, nobody).value().get_as<announce_plan>(0).steps == told.steps);
 
   auto* const numbers = reinterpret_cast<std::int32_t*>(frame.tensors.front().bytes.data);
   numbers[7] = -1;
-  const auto refused = types.decode(frame, nobody);
-  REQUIRE(!refused);
-  CHECK(refused.error().text.find("action 7 of a stage's plan is none: -1") != std::string::npos);
+  const auto refused = tests::error_of(types.decode(frame, nobody));
+  CHECK(refused.text.find("action 7 of a stage's plan is none: -1") != std::string::npos);
   frame.tensors.front().descriptor.type = messages::dtype::f32;
   CHECK(!types.decode(frame, nobody));
 }

@@ -200,15 +200,6 @@ TEST_CASE("A node that hangs while it leaves has left") {
   CHECK(std::get<neighbourhood::close>(effects.at(1)).why.code == errc::timed_out);
 }
 
-TEST_CASE("A node that loses one of its connections loses them all") {
-  auto core = connected_to_b();
-  core.peer_up({2});
-  core.frame_arrived({2}, hello_of("b"));
-  const auto effects = core.peer_down({1}, reset);
-  REQUIRE(effects.size() == 2);
-  CHECK(std::get<neighbourhood::close>(effects[1]).peer == peer_id{2});
-}
-
 TEST_CASE("A hello says where the process runs") {
   const actors::process_identity where{"host", "network", 42, 7};
   auto effects = neighbourhood("b", "b:1", where).peer_up({99});
@@ -252,6 +243,17 @@ TEST_CASE("Leaving says goodbye to every peer and closes it") {
   CHECK(std::get<neighbourhood::transmit>(effects[0]).what.kind == frame_kind::goodbye);
   CHECK(std::get<neighbourhood::close>(effects[1]).why.code == errc::cancelled);
   CHECK(!core.alone());
+  core.peer_down({1}, reset);
+  CHECK(core.alone());
+}
+
+TEST_CASE("Who breaks off says no goodbye, and nothing more when it ends") {
+  auto core = connected_to_b();
+  const auto effects = core.break_off({errc::handler_failed, "its host has ended"});
+  REQUIRE(effects.size() == 1);
+  CHECK(std::get<neighbourhood::close>(effects[0]).why ==
+        error{errc::handler_failed, "its host has ended"});
+  CHECK(core.leave().empty());
   core.peer_down({1}, reset);
   CHECK(core.alone());
 }

@@ -31,8 +31,8 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "optimizers/training/saved_state.hpp"
-#include "tests/all_messages.hpp"
-#include "tests/unit/actors/limited_nodes.hpp"
+#include "tests/unit/actors/remote_pipeline.hpp"
+#include "tests/unit/error_of.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -40,9 +40,8 @@ namespace {
 using namespace troupe;
 using namespace troupe::actors;
 using Catch::Matchers::ContainsSubstring;
-using tests::all_messages;
-using tests::limited_node;
 using tests::patience;
+using tests::remote_pipeline;
 using tensors = std::vector<engine::named_tensor>;
 
 bool same_values(const tensors& left, const tensors& right) {
@@ -51,43 +50,6 @@ bool same_values(const tensors& left, const tensors& right) {
     if (left[i].name != right[i].name || !at::equal(left[i].tensor, right[i].tensor)) return false;
   return true;
 }
-
-/// A pipeline of two stages on nodes of their own, and its driver on a third.
-struct remote_pipeline {
-  remote_pipeline(engine::model layers, std::size_t cut, const messages::limits& bounds,
-                  const piece_limits& pieces, const std::string& optimizer = "adamw")
-      : first("stage-0", network, all_messages(), bounds),
-        second("stage-1", network, all_messages(), bounds),
-        driver("trainer", network, all_messages(), bounds) {
-    const auto all = layers.size();
-    publish(first, layers, {0, cut}, optimizer);
-    publish(second, layers, {cut, all}, optimizer);
-    auto made = pipeline::compose(
-        driver.system,
-        {driver.find<stage_actor>(first, "stage"), driver.find<stage_actor>(second, "stage")},
-        "1f1b", pipeline_options{.pieces = pieces});
-    REQUIRE(made);
-    stages.emplace(std::move(*made));
-  }
-  ~remote_pipeline() {
-    stages.reset();
-    for (const auto& each : actors) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  }
-
-  void publish(limited_node& where, engine::model& layers, engine::layer_range range,
-               const std::string& optimizer) {
-    stage_blueprint parts{.name = "stage-" + std::to_string(actors.size()), .optimizer = optimizer};
-    parts.slices.push_back(*take_slice(layers, range, {}));
-    actors.push_back(
-        *spawn_stage_with_optimizer(where.system, std::move(parts), optimizers::built_in()));
-    where.publish("stage", actors.back());
-  }
-
-  messages::loopback_network network;
-  limited_node first, second, driver;
-  std::vector<stage_actor> actors;
-  std::optional<pipeline> stages;
-};
 
 engine::model layers(std::uint64_t seed) {
   const auto random = at::detail::createCPUGenerator(seed);
@@ -206,14 +168,12 @@ TEST_CASE("a pipeline gives what its model gives for inputs without labels") {
     const auto inputs = at::randn({samples, 3});
     at::Tensor x = inputs;
     for (const auto& each : whole) x = each->forward(x, false);
-    const auto given = run.stages->predict(inputs);
-    REQUIRE(given);
-    CHECK(at::equal(*given, x));
+    CHECK(at::equal(run.stages->predict(inputs).value(), x));
   }
   REQUIRE(run.stages->evaluate(batch_of(1), 2));
   caf::scoped_actor self(run.second.system);
   std::string refusal;
-  self->request(run.actors[1], patience, read_outputs{})
+  self->request(run.published[1], patience, read_outputs{})
       .receive([](const outputs_piece&) {},
                [&](const caf::error& why) { refusal = from_caf(why).text; });
   CHECK_THAT(refusal, ContainsSubstring("no evaluation without labels"));
@@ -255,9 +215,7 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   CHECK(same_values(*other.stages->read_state(), kept));
 
   REQUIRE(engine::save_safetensors(folder / "lacks", {{"one.weight", weights[0].tensor}}));
-  const auto refused = other.stages->load_files(0, {.files = {known("lacks")}});
-  REQUIRE(!refused);
-  CHECK_THAT(refused.error().text,
+  CHECK_THAT(tests::error_of(other.stages->load_files(0, {.files = {known("lacks")}})).text,
              ContainsSubstring("stage-0: ") && ContainsSubstring("'one.bias' of the model"));
 }
 
@@ -276,11 +234,10 @@ TEST_CASE("a stage that is sent some of its weights keeps the others") {
 
 TEST_CASE("a stage that cannot send its weights says so at once") {
   remote_pipeline run(layers(1), 2, {.tensor_bytes = 2000}, {});
-  const auto weights = run.stages->read_weights();
-  REQUIRE(!weights);
-  CHECK(weights.error().code == errc::bad_frame);
-  CHECK_THAT(weights.error().text, ContainsSubstring("the answer 'weights_piece' to actor ") &&
-                                       ContainsSubstring("limit tensor_bytes is 2000"));
+  const auto weights = tests::error_of(run.stages->read_weights());
+  CHECK(weights.code == errc::bad_frame);
+  CHECK_THAT(weights.text, ContainsSubstring("the answer 'weights_piece' to actor ") &&
+                               ContainsSubstring("limit tensor_bytes is 2000"));
 }
 
 TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whole") {
@@ -298,7 +255,7 @@ TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whol
   caf::scoped_actor self(run.first.system);
   const auto refusal = [&](const tensor_piece& piece) {
     std::optional<error> why;
-    self->request(run.actors[0], patience, load_weights{0, piece})
+    self->request(run.published[0], patience, load_weights{0, piece})
         .receive([](const acknowledged&) {}, [&](const caf::error& what) { why = from_caf(what); });
     return why;
   };
@@ -310,9 +267,8 @@ TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whol
   CHECK(!refusal(pieces[0]));
   CHECK_THAT(refusal(pieces[2])->text, ContainsSubstring("stage-0: a piece from tensor 0"));
   engine::batch batch = batch_of(1);
-  const auto refused = run.stages->train(batch, 2, 0.05);
-  REQUIRE(!refused);
-  CHECK_THAT(refused.error().text, ContainsSubstring("before all of its weights were loaded"));
+  const auto refused = tests::error_of(run.stages->train(batch, 2, 0.05));
+  CHECK_THAT(refused.text, ContainsSubstring("before all of its weights were loaded"));
   for (const auto& piece : pieces) CHECK(!refusal(piece));
   CHECK(same_values(*run.stages->read_weights(), weights));
 }

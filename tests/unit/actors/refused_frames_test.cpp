@@ -8,10 +8,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <future>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "actors/base/errors.hpp"
@@ -20,7 +18,8 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/protocol.hpp"
-#include "tests/unit/actors/limited_nodes.hpp"
+#include "tests/unit/actors/remote_pipeline.hpp"
+#include "tests/unit/error_of.hpp"
 #include "tests/unit/two_linear_layers.hpp"
 
 namespace {
@@ -75,12 +74,12 @@ TEST_CASE("a request over a limit fails at once and names message, limit and val
   SECTION("of a requester") {
     actors::requester ask(nodes.near.system,
                           [&](const caf::node_id& id) { return nodes.near.node->name_of(id); });
-    const auto answer = ask.request<int>(target, at::zeros({1001}), patience).get();
-    REQUIRE(!answer);
-    CHECK(answer.error().code == errc::bad_frame);
-    CHECK_THAT(answer.error().text, ContainsSubstring("a request 'Tensor' to actor ") &&
-                                        ContainsSubstring("of node 'far': frame not sent: 4004") &&
-                                        ContainsSubstring("limit tensor_bytes is 4000"));
+    const auto answer =
+        tests::error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
+    CHECK(answer.code == errc::bad_frame);
+    CHECK_THAT(answer.text, ContainsSubstring("a request 'Tensor' to actor ") &&
+                                ContainsSubstring("of node 'far': frame not sent: 4004") &&
+                                ContainsSubstring("limit tensor_bytes is 4000"));
     CHECK(ask.request<int>(target, at::zeros({1000}), patience).get());
   }
   SECTION("of an actor") {
@@ -104,9 +103,8 @@ TEST_CASE("a request before its connection stands fails as well") {
   actors::requester ask(nodes.near.system);
   const auto target = caf::actor_cast<caf::actor>(nodes.near.node->resolve(address));
   const auto begin = clock::now();
-  const auto answer = ask.request<int>(target, at::zeros({1001}), patience).get();
-  REQUIRE(!answer);
-  CHECK(answer.error().code == errc::bad_frame);
+  const auto answer = tests::error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
+  CHECK(answer.code == errc::bad_frame);
   expect_at_once(begin);
 }
 
@@ -125,9 +123,9 @@ TEST_CASE("an answer over a limit, or one that cannot be sent at all, is an erro
   SECTION("of a type that was not added") {
     const auto target = nodes.far_actor(
         []() -> caf::behavior { return {[](int) { return actors::acknowledged{}; }}; });
-    const auto answer = ask.request<actors::acknowledged>(target, 1, patience).get();
-    REQUIRE(!answer);
-    CHECK(answer.error().code == errc::unknown_message);
+    const auto answer =
+        tests::error_of(ask.request<actors::acknowledged>(target, 1, patience).get());
+    CHECK(answer.code == errc::unknown_message);
   }
   SECTION("an error whose text is too long") {
     const auto target = nodes.far_actor([]() -> caf::behavior {
@@ -135,9 +133,7 @@ TEST_CASE("an answer over a limit, or one that cannot be sent at all, is an erro
         return actors::to_caf({errc::bad_data, std::string(1000, 'x')});
       }};
     });
-    const auto answer = ask.request<int>(target, 1, patience).get();
-    REQUIRE(!answer);
-    CHECK(answer.error().code == errc::bad_frame);
+    CHECK(tests::error_of(ask.request<int>(target, 1, patience).get()).code == errc::bad_frame);
   }
   expect_at_once(begin);
 }
@@ -146,9 +142,8 @@ TEST_CASE("a name that is too long to be looked up is an error at once") {
   company nodes(small);
   nodes.far_actor(echo);
   const auto begin = clock::now();
-  const auto found = nodes.near.node->find("far", std::string(300, 'x'), patience);
-  REQUIRE(!found);
-  CHECK(found.error().code == errc::bad_frame);
+  const auto found = tests::error_of(nodes.near.node->find("far", std::string(300, 'x'), patience));
+  CHECK(found.code == errc::bad_frame);
   expect_at_once(begin);
 }
 
@@ -209,70 +204,31 @@ engine::model two_layers() {
   return tests::two_linear_layers(4, 300, 4);
 }
 
-/// A pipeline of two stages on nodes of their own, and its driver on a third.
-struct refusing_pipeline {
-  explicit refusing_pipeline(const messages::limits& bounds)
-      : first("stage-0", network, types(), bounds),
-        second("stage-1", network, types(), bounds),
-        driver("trainer", network, types(), bounds) {
-    engine::model layers = two_layers();
-    publish(first, layers, {0, 1});
-    publish(second, layers, {1, 2});
-    auto made = actors::pipeline::compose(driver.system,
-                                          {driver.find<actors::stage_actor>(first, "stage"),
-                                           driver.find<actors::stage_actor>(second, "stage")},
-                                          "gpipe");
-    REQUIRE(made);
-    pipeline.emplace(std::move(*made));
-  }
-  ~refusing_pipeline() {
-    pipeline.reset();
-    for (const auto& each : stages) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  }
-
-  const actors::message_registry& types() {
-    if (!registry) actors::add_protocol(registry.emplace());
-    return *registry;
-  }
-  void publish(limited_node& where, engine::model& layers, engine::layer_range range) {
-    actors::stage_blueprint parts{.name = "stage-" + std::to_string(stages.size())};
-    parts.slices.push_back(*actors::take_slice(layers, range, {}));
-    stages.push_back(*actors::spawn_stage_with_optimizer(where.system, std::move(parts),
-                                                         optimizers::built_in()));
-    where.publish("stage", stages.back());
-  }
-  result<actors::step_outcome> train(std::int64_t samples) {
-    return pipeline->train({at::ones({samples, 4}), at::zeros({samples}, at::kLong)}, 1, 0.1);
-  }
-
-  messages::loopback_network network;
-  std::optional<actors::message_registry> registry;
-  limited_node first, second, driver;
-  std::vector<actors::stage_actor> stages;
-  std::optional<actors::pipeline> pipeline;
-};
+result<actors::step_outcome> train(tests::remote_pipeline& run, std::int64_t samples) {
+  return run.stages->train({at::ones({samples, 4}), at::zeros({samples}, at::kLong)}, 1, 0.1);
+}
 
 }  // namespace
 
 TEST_CASE("an activation over a limit ends the step at once with its stage and the limit") {
-  refusing_pipeline run({.tensor_bytes = 10'000});  // an activation has 1,200 bytes a sample
-  REQUIRE(run.train(8));
+  // An activation has 1,200 bytes a sample.
+  tests::remote_pipeline run(two_layers(), 1, {.tensor_bytes = 10'000}, {}, "sgd", "gpipe");
+  REQUIRE(train(run, 8));
   const auto begin = clock::now();
-  const auto outcome = run.train(9);
-  REQUIRE(!outcome);
-  CHECK(outcome.error().code == errc::bad_frame);
-  CHECK_THAT(outcome.error().text, ContainsSubstring("stage-0: message 'activation' to actor ") &&
-                                       ContainsSubstring("of node 'stage-1'") &&
-                                       ContainsSubstring("limit tensor_bytes is 10000"));
-  CHECK(outcome.error().text.find('\n') == std::string::npos);
+  const auto outcome = tests::error_of(train(run, 9));
+  CHECK(outcome.code == errc::bad_frame);
+  CHECK_THAT(outcome.text, ContainsSubstring("stage-0: message 'activation' to actor ") &&
+                               ContainsSubstring("of node 'stage-1'") &&
+                               ContainsSubstring("limit tensor_bytes is 10000"));
+  CHECK(outcome.text.find('\n') == std::string::npos);
   expect_at_once(begin);
 }
 
 TEST_CASE("a batch over a limit ends the step at once, and those after it") {
-  refusing_pipeline run({.tensor_bytes = 10'000});
+  tests::remote_pipeline run(two_layers(), 1, {.tensor_bytes = 10'000}, {}, "sgd", "gpipe");
   const auto begin = clock::now();
   for (int step = 0; step < 2; ++step) {
-    const auto outcome = run.train(700);  // 16 bytes a sample
+    const auto outcome = train(run, 700);  // 16 bytes a sample
     REQUIRE(!outcome);
     CHECK(outcome.error().code == errc::bad_frame);
     CHECK_THAT(outcome.error().text, ContainsSubstring("message 'activation' to actor ") &&

@@ -14,6 +14,7 @@
 #include "optimizers/options.hpp"
 #include "optimizers/schedule.hpp"
 #include "optimizers/training/gradients.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/optimizers/optimizer_cases.hpp"
 
 using namespace troupe;
@@ -34,10 +35,7 @@ double sum_of_squares(const gradient_list& gradients) {
 }
 
 std::string group_error(const std::string& text) {
-  const auto parsed = parse_group(find("adamw"), text);
-  REQUIRE_FALSE(parsed);
-  CHECK(parsed.error().code == errc::bad_config);
-  return parsed.error().text;
+  return error_of(parse_group(find("adamw"), text), errc::bad_config).text;
 }
 
 }  // namespace
@@ -145,13 +143,13 @@ TEST_CASE("warm-up rises evenly, then the curve goes through what is left") {
 TEST_CASE("a parameter group is read from its text") {
   const auto rule = parse_group(find("qhm"),
                                 "*.bias|bn?.* weight_decay=0 nu=1 lr_scale=0.5 "
-                                "weight_decay_type=direct");
-  REQUIRE(rule);
-  CHECK(rule->changed == options{{"nu", 1}, {"weight_decay", 0}, {"weight_decay_type", 1}});
-  CHECK(rule->lr_scale == 0.5);
-  for (const auto* name : {"fc.bias", "bn1.weight", ".bias"}) CHECK(matches(*rule, name));
+                                "weight_decay_type=direct")
+                        .value();
+  CHECK(rule.changed == options{{"nu", 1}, {"weight_decay", 0}, {"weight_decay_type", 1}});
+  CHECK(rule.lr_scale == 0.5);
+  for (const auto* name : {"fc.bias", "bn1.weight", ".bias"}) CHECK(matches(rule, name));
   for (const auto* name : {"fc.weight", "bn.weight", "fc.biases", ""})
-    CHECK_FALSE(matches(*rule, name));
+    CHECK_FALSE(matches(rule, name));
 }
 
 TEST_CASE("a parameter group that cannot be is refused with its text") {
@@ -178,9 +176,8 @@ TEST_CASE("groups step with their own options and rates, as if each were alone")
   const std::vector<std::string> names{"fc.weight", "fc.bias", "bn.weight"};
   const std::vector rules{parse_group(entry, "*.bias weight_decay=0 lr_scale=0.5").value(),
                           parse_group(entry, "bn.*|*.bias weight_decay=0.5").value()};
-  const auto groups = make_groups(entry, {{"weight_decay", 0.1}}, rules, names);
-  REQUIRE(groups);
-  REQUIRE(groups->size() == 3);
+  const auto groups = make_groups(entry, {{"weight_decay", 0.1}}, rules, names).value();
+  REQUIRE(groups.size() == 3);
   numbers values(4);
   std::vector<at::Tensor> params, gradients;
   for (int i = 0; i < 3; ++i) {
@@ -191,7 +188,7 @@ TEST_CASE("groups step with their own options and rates, as if each were alone")
   for (const auto& param : params) together.push_back(param.clone());
   state kept;
   for (std::uint64_t step = 1; step <= 3; ++step)
-    REQUIRE(step_groups(entry, *groups, together, {gradients.begin(), gradients.end()}, kept, 0.02,
+    REQUIRE(step_groups(entry, groups, together, {gradients.begin(), gradients.end()}, kept, 0.02,
                         step));
   const double rates[] = {0.02, 0.01, 0.02}, decays[] = {0.1, 0, 0.5};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -203,7 +200,7 @@ TEST_CASE("groups step with their own options and rates, as if each were alone")
     CHECK(same_bits(alone[0], together[i]));
     CHECK(same_bits(own["exp_avg"][0], kept["exp_avg"][i]));
   }
-  CHECK_THAT(step_groups(entry, *groups, together, {at::ones({9}), std::nullopt, at::ones({8})},
+  CHECK_THAT(step_groups(entry, groups, together, {at::ones({9}), std::nullopt, at::ones({8})},
                          kept, 0.02, 4, names)
                  .error()
                  .text,

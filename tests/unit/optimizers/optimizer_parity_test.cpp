@@ -98,7 +98,7 @@ void replay(const parity_run& of) {
   for (const auto& shape : parity_shapes) params.push_back(source.tensor(shape, of.type));
   state kept;
   for (std::uint64_t step = 1; step <= steps; ++step) {
-    std::vector<std::optional<at::Tensor>> gradients;
+    gradient_list gradients;
     for (std::size_t i = 0; i < parity_shapes.size(); ++i) {
       gradients.emplace_back(source.tensor(parity_shapes[i], of.type, of.gaps));
       if (of.gaps && (step + 2 * i) % 5 == 1) gradients.back().reset();

@@ -20,7 +20,7 @@ void run(const optimizer& entry, const options& chosen, std::vector<at::Tensor>&
          state& kept, std::uint64_t first, std::uint64_t last) {
   for (std::uint64_t step = first; step <= last; ++step) {
     numbers values(step);
-    std::vector<std::optional<at::Tensor>> gradients;
+    gradient_list gradients;
     for (std::size_t i = 0; i < state_shapes.size(); ++i) {
       gradients.emplace_back(values.tensor(state_shapes[i], params[i].scalar_type()));
       if ((step + i) % 3 == 0) gradients.back().reset();
@@ -37,10 +37,9 @@ std::vector<at::Tensor> fresh_params() {
 }
 
 named_tensors read(const std::filesystem::path& file) {
-  const auto loaded = engine::load_safetensors(file);
-  REQUIRE(loaded);
+  const auto loaded = engine::load_safetensors(file).value();
   named_tensors named;
-  for (const auto& [name, tensor] : *loaded) named.emplace_back(name, tensor);
+  for (const auto& [name, tensor] : loaded) named.emplace_back(name, tensor);
   return named;
 }
 
@@ -71,11 +70,10 @@ TEST_CASE("saved beside its parameters, every optimizer's state resumes to the b
     for (const auto& [tensor_name, tensor] : loaded)
       for (std::size_t i = 0; i < names.size(); ++i)
         if (tensor_name == names[i]) resumed[i] = tensor;
-    auto resumed_state = from_named(loaded, names);
-    REQUIRE(resumed_state);
-    run(entry, chosen, resumed, *resumed_state, 5, 9);
+    auto resumed_state = from_named(loaded, names).value();
+    run(entry, chosen, resumed, resumed_state, 5, 9);
     for (std::size_t i = 0; i < params.size(); ++i) REQUIRE(same_bits(params[i], resumed[i]));
-    require_same(kept, *resumed_state);
+    require_same(kept, resumed_state);
   }
 }
 
@@ -102,9 +100,8 @@ TEST_CASE("PyTorch's state of sgd, adam and adamw is taken over, and given back"
     const named_tensors loaded = read(file);
     for (const auto& [tensor_name, tensor] : loaded) theirs[tensor_name] = tensor.clone();
 
-    auto kept = from_torch(loaded, state_shapes.size());
-    REQUIRE(kept);
-    const named_tensors back = to_torch(*kept);
+    auto kept = from_torch(loaded, state_shapes.size()).value();
+    const named_tensors back = to_torch(kept);
     std::size_t states = 0;
     for (const auto& [tensor_name, tensor] : theirs) states += tensor_name.starts_with("state.");
     CHECK(back.size() == states);
@@ -120,12 +117,12 @@ TEST_CASE("PyTorch's state of sgd, adam and adamw is taken over, and given back"
     for (std::size_t i = 0; i < state_shapes.size(); ++i)
       params.push_back(theirs.at("param." + std::to_string(i)).clone());
     for (std::uint64_t step = 1; step <= 5; ++step) {
-      std::vector<std::optional<at::Tensor>> gradients;
+      gradient_list gradients;
       for (std::size_t i = 0; i < state_shapes.size(); ++i) {
         gradients.emplace_back(values.tensor(state_shapes[i], at::kFloat, true));
         if ((step + 2 * i) % 5 == 1) gradients.back().reset();
       }
-      if (step > 3) REQUIRE(entry.step(params, gradients, *kept, chosen, step));
+      if (step > 3) REQUIRE(entry.step(params, gradients, kept, chosen, step));
     }
     for (std::size_t i = 0; i < state_shapes.size(); ++i) {
       const at::Tensor later = theirs.at("later." + std::to_string(i));

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "optimizers/optimizer.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/optimizers/sgd_options.hpp"
 
 using namespace troupe;
@@ -17,22 +18,18 @@ using troupe::testing::with;
 namespace {
 
 std::string complaint(const options& given) {
-  const auto completed = complete(sgd_entry, given);
-  REQUIRE_FALSE(completed.has_value());
-  CHECK(completed.error().code == errc::bad_config);
-  return completed.error().text;
+  return error_of(complete(sgd_entry, given), errc::bad_config).text;
 }
 
 /// The error of one step over these parameters, and proof that it changed none of them.
-std::string complaint(std::vector<at::Tensor> params,
-                      const std::vector<std::optional<at::Tensor>>& gradients, state kept = {}) {
+std::string complaint(std::vector<at::Tensor> params, const gradient_list& gradients,
+                      state kept = {}) {
   std::vector<at::Tensor> before;
   for (const auto& param : params) before.push_back(param.clone());
-  const auto stepped = sgd_entry.step(params, gradients, kept, with({{"momentum", 0.9}}), 1);
-  REQUIRE_FALSE(stepped.has_value());
-  CHECK(stepped.error().code == errc::bad_config);
+  const error stepped = error_of(
+      sgd_entry.step(params, gradients, kept, with({{"momentum", 0.9}}), 1), errc::bad_config);
   for (std::size_t i = 0; i < params.size(); ++i) CHECK(params[i].equal(before[i]));
-  return stepped.error().text;
+  return stepped.text;
 }
 
 }  // namespace

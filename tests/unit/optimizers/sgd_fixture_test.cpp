@@ -102,7 +102,7 @@ TEST_CASE("sgd does to the bit what torch.optim.SGD did in Python") {
     state kept;
     for (std::uint64_t step = 1; step <= 4; ++step) {
       const std::string number = " " + std::to_string(step);
-      std::vector<std::optional<at::Tensor>> gradients;
+      gradient_list gradients;
       for (std::size_t i = 0; i < params.size(); ++i)
         gradients.emplace_back(read.tensor("gradient " + run.dtype + number, run.dtype, i));
       REQUIRE(sgd.step(params, gradients, kept, complete(sgd, run.chosen).value(), step));

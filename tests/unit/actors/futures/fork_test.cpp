@@ -16,7 +16,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch_test_macros.hpp>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <latch>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>

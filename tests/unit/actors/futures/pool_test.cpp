@@ -4,7 +4,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <future>
-#include <latch>
 #include <memory>
 #include <semaphore>
 #include <stdexcept>

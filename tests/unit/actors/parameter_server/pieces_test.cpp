@@ -28,6 +28,7 @@
 #include "actors/transfer/pieces.hpp"
 #include "tests/all_messages.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -135,13 +136,9 @@ named_values trained(const batch_limits& most, const messages::limits& bounds,
   REQUIRE(client);
   named_values known;
   for (const auto& each : all) known[each.name] = at::zeros(each.values.sizes());
-  const auto first = (*client)->refresh().get();
-  REQUIRE(first);
-  take(known, *first);
+  take(known, (*client)->refresh().get().value());
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    const auto fresh = (*client)->push_pull(gradients_of(all, step)).get();
-    REQUIRE(fresh);
-    take(known, *fresh);
+    take(known, (*client)->push_pull(gradients_of(all, step)).get().value());
   }
   const auto again = (*client)->pull({"huge"}, {}).get();
   REQUIRE(again);
@@ -185,10 +182,9 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
   const auto first = send(0, 1, 2, true, {{0, 80, 100, {}, at::ones({20})}});
   const auto second = send(1, 1, 0, true, {});
   for (const auto& each : {first, second}) {
-    const auto outcome = each.get();
-    REQUIRE(!outcome);
-    CHECK(outcome.error().code == errc::bad_frame);
-    CHECK_THAT(outcome.error().text, ContainsSubstring("piece 2 of push 1"));
+    const auto outcome = tests::error_of(each.get());
+    CHECK(outcome.code == errc::bad_frame);
+    CHECK_THAT(outcome.text, ContainsSubstring("piece 2 of push 1"));
   }
   CHECK(server.report().refused == 1);
   CHECK(server.report().applied == 0);
@@ -203,14 +199,13 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
   REQUIRE(good.get());
   CHECK(server.report().applied == 1);
 
-  const auto stranger =
+  const auto stranger = tests::error_of(
       server.ask()
           .request<gradients_pushed>(
               server.shard(0),
               push_gradients{.what = {{{99}, 1}, {}}, .gradients = {}, .last = false}, patience)
-          .get();
-  REQUIRE(!stranger);
-  CHECK(stranger.error().code == errc::not_admitted);
+          .get());
+  CHECK(stranger.code == errc::not_admitted);
 }
 
 TEST_CASE("a worker that goes in the middle of a push in pieces leaves nothing of it") {
@@ -224,9 +219,7 @@ TEST_CASE("a worker that goes in the middle of a push in pieces leaves nothing o
   REQUIRE(server.ask().request<gradients_pushed>(server.shard(0), piece, patience).get());
   const auto open = stays->push_pull({{"a", at::ones({100})}});
   goes.reset();
-  const auto fresh = open.get(patience);
-  REQUIRE(fresh);
-  CHECK(at::equal(fresh->values.at(0).values, at::full({100}, -0.5)));
+  CHECK(at::equal(open.get(patience).value().values.at(0).values, at::full({100}, -0.5)));
   const auto late = server.ask().request<gradients_pushed>(server.shard(0), piece, patience).get();
   REQUIRE(!late);
   CHECK(late.error().code == errc::not_admitted);

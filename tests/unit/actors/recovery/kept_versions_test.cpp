@@ -193,9 +193,18 @@ TEST_CASE(
   REQUIRE(add(versions, 6));
   CHECK(versions.steps() == steps{4, 5, 6});
   for (std::uint64_t step = 1; step <= 6; ++step) kept.note({.step = step, .slices = {}});
-  kept.note({.step = 5, .evaluated = 5, .slices = {}});
+  kept.note({.step = 6, .evaluated = 6, .slices = {}});
   REQUIRE(kept.notes.size() == actors::kept_stages::most_notes);
   CHECK(kept.notes.begin()->first == 3);
-  CHECK(kept.notes.at(5).evaluated == 5);
-  CHECK(kept.notes.at(6).evaluated == 0);
+  CHECK(kept.notes.at(5).evaluated == 0);
+  CHECK(kept.notes.at(6).evaluated == 6);
+}
+
+TEST_CASE("What outlives a trainer has the newest notes too where the run has gone back") {
+  actors::kept_stages kept;
+  for (std::uint64_t step = 47; step <= 50; ++step) kept.note({.step = step, .slices = "0-9 "});
+  for (std::uint64_t step = 41; step <= 43; ++step) kept.note({.step = step, .slices = "0-8 "});
+  REQUIRE(kept.notes.size() == 3);
+  CHECK(kept.notes.begin()->first == 41);
+  CHECK(kept.notes.at(43).slices == "0-8 ");
 }

@@ -52,37 +52,50 @@ actors::keeper_actor::behavior_type slow_keeper() {
   };
 }
 
+/// Answers everything with this.
+actors::keeper_actor::behavior_type keeper_that_fails(const error& why) {
+  const auto no = [why] { return actors::to_caf(why); };
+  return {
+      [no](const actors::store_version&) -> caf::result<actors::acknowledged> { return no(); },
+      [no](const actors::store_update&) -> caf::result<actors::acknowledged> { return no(); },
+      [no](const actors::describe_keeper&) -> caf::result<actors::keeper_described> {
+        return no();
+      },
+      [no](const actors::list_versions&) -> caf::result<actors::versions_kept> { return no(); },
+      [no](const actors::fetch_version&) -> caf::result<actors::version_piece> { return no(); },
+  };
+}
+
 /// As one whose process was lost.
 actors::keeper_actor::behavior_type lost_keeper() {
-  const auto gone = [] { return actors::to_caf({errc::peer_lost, "its process is gone"}); };
-  return {
-      [gone](const actors::store_version&) -> caf::result<actors::acknowledged> { return gone(); },
-      [gone](const actors::store_update&) -> caf::result<actors::acknowledged> { return gone(); },
-      [gone](const actors::describe_keeper&) -> caf::result<actors::keeper_described> {
-        return gone();
-      },
-      [gone](const actors::list_versions&) -> caf::result<actors::versions_kept> { return gone(); },
-      [gone](const actors::fetch_version&) -> caf::result<actors::version_piece> { return gone(); },
-  };
+  return keeper_that_fails({errc::peer_lost, "its process is gone"});
+}
+
+actors::keeper_actor::behavior_type refusing_keeper() {
+  return keeper_that_fails({errc::handler_failed, "no memory is left"});
 }
 
 /// Two stages, each of which has a keeper of its own and one that both share.
 struct kept_stages {
-  enum class keeping : std::uint8_t { right, slow, lost, none };
+  enum class keeping : std::uint8_t { right, slow, lost, refusing, none };
 
-  explicit kept_stages(keeping how = keeping::right)
-      : shared(how == keeping::slow   ? system.spawn<caf::detached>(slow_keeper)
-               : how == keeping::lost ? system.spawn(lost_keeper)
-                                      : actors::spawn_keeper(system)) {
+  /// `is_spare`: the shared one, which none replaces then.
+  explicit kept_stages(keeping how = keeping::right, bool is_spare = false)
+      : shared(how == keeping::slow       ? system.spawn<caf::detached>(slow_keeper)
+               : how == keeping::lost     ? system.spawn(lost_keeper)
+               : how == keeping::refusing ? system.spawn(refusing_keeper)
+                                          : actors::spawn_keeper(system)) {
     auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<caf::strong_actor_ptr>> keepers;
     for (std::size_t stage = 0; stage < stage_count && how != keeping::none; ++stage)
       keepers.push_back({as_pointer(actors::spawn_keeper(system)), as_pointer(shared)});
-    auto composed =
-        actors::pipeline::compose(system, stages->handles(), "1f1b",
-                                  {.keepers = keepers, .logs_edges = how == keeping::lost});
+    auto composed = actors::pipeline::compose(
+        system, stages->handles(), "1f1b",
+        {.keepers = keepers,
+         .spare_keeper = is_spare ? as_pointer(shared) : caf::strong_actor_ptr(),
+         .logs_edges = how == keeping::lost && !is_spare});
     REQUIRE(composed);
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
     for (const auto& each : keepers) own.push_back(each.front());
@@ -129,6 +142,16 @@ TEST_CASE("Who orders versions is told of a lost keeper, though another might ta
   REQUIRE_FALSE(taken);
   CHECK(taken.error().code == errc::peer_lost);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
+
+TEST_CASE("Stages go on without a keeper that none replaces, whatever becomes of it") {
+  for (const auto how : {kept_stages::keeping::lost, kept_stages::keeping::refusing}) {
+    kept_stages company(how, true);
+    const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
+    CHECK(company.pipeline->take_versions(0));
+    CHECK(company.pipeline->train(batch, 2, 0.1));
+    CHECK(company.pipeline->take_versions(1));
+  }
 }
 
 TEST_CASE(

@@ -6,9 +6,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/remote/node.hpp"

@@ -100,6 +100,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [got](const actors::target& in) { got->targets.put(in); },
       [](const actors::gradient&) {},
       [](const actors::announced_tensor&) {},
+      [](const actors::awaited_tensor&) {},
       [](const actors::tensor_moved&) {},
       [](const actors::credit&) {},
       [](const actors::output_ready&) {},

@@ -22,6 +22,7 @@
 #include "actors/pipeline/distant_data.hpp"
 #include "engine/data/dataset.hpp"
 #include "tests/unit/actors/stage/idle_company.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -195,10 +196,9 @@ TEST_CASE("A batch that has other samples than before ends a replay, which says 
   auto& run = all.run;
   all.begin(all.deliver(0));
   run.lose(0);
-  const auto replayed = all.replace(0, 1);
-  REQUIRE_FALSE(replayed);
-  CHECK(replayed.error().code == errc::bad_data);
-  CHECK_THAT(replayed.error().text,
+  const auto replayed = tests::error_of(all.replace(0, 1));
+  CHECK(replayed.code == errc::bad_data);
+  CHECK_THAT(replayed.text,
              ContainsSubstring("a batch had 2 samples that could be read, and has 1"));
 }
 
@@ -238,42 +238,40 @@ TEST_CASE("A reader goes on with the count and the list of those before it") {
   CHECK(now.left_out_test == std::vector<std::int64_t>{4});
 }
 
-TEST_CASE("A reader that has no memory for an answer says so, and answers what comes after") {
-  actors::system_config config;
-  caf::actor_system system(config);
-  const auto reader = actors::spawn_data(system, std::make_shared<starved_samples>());
-  {
-    actors::requester ask(system);
-    const auto describe = [&](bool digested) {
-      return ask
-          .request<actors::data_described>(reader, actors::describe_data{.digested = digested},
-                                           in_time)
-          .get(in_time);
-    };
-    const auto refused = describe(true);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::handler_failed);
-    CHECK(refused.error().text == "the reading of data: there is no memory left");
-    CHECK(describe(false).value().train_size == 8);
+namespace {
+
+/// Who reads starved_samples, and who asks.
+struct starved_reader {
+  ~starved_reader() { caf::anon_send_exit(reader, caf::exit_reason::user_shutdown); }
+
+  template <class Answer, class Request>
+  result<Answer> ask(Request what) {
+    return asks.request<Answer>(reader, std::move(what), in_time).get(in_time);
   }
-  caf::anon_send_exit(reader, caf::exit_reason::user_shutdown);
+
+  actors::system_config config;
+  caf::actor_system system{config};
+  actors::data_actor reader = actors::spawn_data(system, std::make_shared<starved_samples>());
+  actors::requester asks{system};
+};
+
+}  // namespace
+
+TEST_CASE("A reader that has no memory for an answer says so, and answers what comes after") {
+  starved_reader at;
+  const auto refused =
+      tests::error_of(at.ask<actors::data_described>(actors::describe_data{.digested = true}));
+  CHECK(refused.code == errc::handler_failed);
+  CHECK(refused.text == "the reading of data: there is no memory left");
+  const auto told = at.ask<actors::data_described>(actors::describe_data{.digested = false});
+  CHECK(told.value().train_size == 8);
 }
 
 TEST_CASE("What a reader lacks to read a sample is a failure of the run, and not of its settings") {
-  actors::system_config config;
-  caf::actor_system system(config);
-  const auto reader = actors::spawn_data(system, std::make_shared<starved_samples>());
-  {
-    actors::requester ask(system);
-    const auto refused =
-        ask.request<actors::samples_read>(
-               reader, actors::read_samples{false, at::zeros({1}, at::kLong)}, in_time)
-            .get(in_time);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::handler_failed);
-    CHECK(refused.error().text == "0.jpg cannot be used: Too many open files");
-  }
-  caf::anon_send_exit(reader, caf::exit_reason::user_shutdown);
+  const auto refused = tests::error_of(starved_reader().ask<actors::samples_read>(
+      actors::read_samples{false, at::zeros({1}, at::kLong)}));
+  CHECK(refused.code == errc::handler_failed);
+  CHECK(refused.text == "0.jpg cannot be used: Too many open files");
 }
 
 TEST_CASE("What is another one of data that were opened again is said") {

@@ -25,6 +25,7 @@
 #include "engine/model/blocks.hpp"
 #include "engine/schedule/generators.hpp"
 #include "tests/unit/actors/stage/idle_stage.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -66,9 +67,7 @@ class hoarder : public engine::layer {
 
 struct slow_pipeline {
   slow_pipeline() {
-    auto made = actors::pipeline::compose(system, {first, last}, "gpipe", credits);
-    REQUIRE(made);
-    pipeline.emplace(std::move(*made));
+    pipeline.emplace(actors::pipeline::compose(system, {first, last}, "gpipe", credits).value());
     wiring = got->connections.next();
     const auto step = pipeline->next_step();
     const engine::batch batch{at::randn({microbatches, 4}), at::zeros({microbatches}, at::kLong)};
@@ -214,11 +213,10 @@ TEST_CASE("A pipeline refuses credits out of range") {
   caf::actor_system system(config);
   const auto stage = first_stage(system);
   for (const std::uint32_t wrong : {0U, engine::max_credits + 1}) {
-    const auto refused = actors::pipeline::compose(system, {stage}, "gpipe", wrong);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::bad_config);
-    CHECK(refused.error().text ==
-          "credits = " + std::to_string(wrong) + " is out of range: 1 to 16384");
+    const auto refused =
+        tests::error_of(actors::pipeline::compose(system, {stage}, "gpipe", wrong));
+    CHECK(refused.code == errc::bad_config);
+    CHECK(refused.text == "credits = " + std::to_string(wrong) + " is out of range: 1 to 16384");
   }
   caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
 }
@@ -239,9 +237,7 @@ TEST_CASE("Slices on stages of several chunks train as one stage does") {
     std::vector<double> all;
     for (int step = 0; step < 3; ++step) {
       const auto batch = at::randn({6, 4}, random);
-      const auto outcome = pipeline->train({batch, at::zeros({6}, at::kLong)}, 3, 0.1);
-      REQUIRE(outcome);
-      all.push_back(outcome->loss);
+      all.push_back(pipeline->train({batch, at::zeros({6}, at::kLong)}, 3, 0.1).value().loss);
     }
     const auto evaluated = pipeline->evaluate({at::zeros({6, 4}), at::zeros({6}, at::kLong)}, 3);
     REQUIRE(evaluated);

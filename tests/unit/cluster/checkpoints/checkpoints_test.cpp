@@ -14,7 +14,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -30,6 +29,7 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "tests/scratch_folder.hpp"
+#include "tests/unit/error_of.hpp"
 #include "tests/written_checkpoint.hpp"
 
 namespace {
@@ -126,9 +126,8 @@ TEST_CASE(
   const auto other = folder.path() / "step-000030", own = folder.path() / "the-good-one";
   std::filesystem::rename(checkpoint, other);
   for (const auto& path : {other, other / ""}) {
-    const auto read = read_whole(path);
-    REQUIRE_FALSE(read);
-    CHECK_THAT(read.error().text, ContainsSubstring("manifest.json is of step 4, and not of the"));
+    const auto read = tests::error_of(read_whole(path));
+    CHECK_THAT(read.text, ContainsSubstring("manifest.json is of step 4, and not of the"));
   }
   for (const auto depth : {check_depth::lengths, check_depth::values}) {
     const auto faults = faults_in(other, depth);
@@ -148,9 +147,8 @@ TEST_CASE("one process at a time writes checkpoints into a folder") {
   {
     const auto first = all.prepare();
     REQUIRE(first);
-    const auto second = all.prepare();
-    REQUIRE_FALSE(second);
-    CHECK_THAT(second.error().text, ContainsSubstring("another run writes its checkpoints"));
+    const auto second = tests::error_of(all.prepare());
+    CHECK_THAT(second.text, ContainsSubstring("another run writes its checkpoints"));
   }
   CHECK(all.prepare());
 }
@@ -276,9 +274,8 @@ TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
   REQUIRE(looked->passed_over.size() == 2);
   CHECK_THAT(looked->passed_over[0], StartsWith((fourth / "weights.stage-1.safetensors").string()));
   CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
-  const auto latest = all.latest();
-  REQUIRE_FALSE(latest);
-  CHECK_THAT(latest.error().text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
+  const auto latest = tests::error_of(all.latest());
+  CHECK_THAT(latest.text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
 }
 
 TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing of it") {
@@ -298,16 +295,14 @@ TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing
       .settings = {},
       .files = {{"weights.stage-0.safetensors", {contents::weights, {10, "h", {{"a", "0"}}}}}},
       .weights = {"a"}};
-  const auto absent = all.finish(second, manifest);
-  REQUIRE_FALSE(absent);
-  CHECK(absent.error().code == errc::io_failed);
-  CHECK_THAT(absent.error().text, ContainsSubstring("weights.stage-0.safetensors cannot be read"));
+  const auto absent = tests::error_of(all.finish(second, manifest));
+  CHECK(absent.code == errc::io_failed);
+  CHECK_THAT(absent.text, ContainsSubstring("weights.stage-0.safetensors cannot be read"));
   CHECK(fs::is_empty(folder.path()));
   const auto third = begin();
   put(third.folder / "weights.stage-0.safetensors", "short");
-  const auto cut = all.finish(third, manifest);
-  REQUIRE_FALSE(cut);
-  CHECK_THAT(cut.error().text, ContainsSubstring("has 5 bytes, and its checkpoint wrote 10"));
+  const auto cut = tests::error_of(all.finish(third, manifest));
+  CHECK_THAT(cut.text, ContainsSubstring("has 5 bytes, and its checkpoint wrote 10"));
   CHECK(fs::is_empty(folder.path()));
   checkpoint_folder::drop(begin());
   CHECK(fs::is_empty(folder.path()));
@@ -375,10 +370,9 @@ TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
   put(folder / "file", "");
   for (const auto& path : {folder / "file", folder / "file" / "below"}) {
     INFO(path);
-    const auto steps = checkpoint_folder(path).steps();
-    REQUIRE_FALSE(steps);
-    CHECK(steps.error().code == errc::bad_data);
-    CHECK_THAT(steps.error().text, StartsWith(path.string() + " cannot be read: "));
+    const auto steps = tests::error_of(checkpoint_folder(path).steps());
+    CHECK(steps.code == errc::bad_data);
+    CHECK_THAT(steps.text, StartsWith(path.string() + " cannot be read: "));
     CHECK_FALSE(checkpoint_folder(path).newest());
     CHECK_FALSE(checkpoints_at(path));
     CHECK_FALSE(checkpoint_folder(path).prepare());
@@ -388,9 +382,7 @@ TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
 TEST_CASE("a path means a checkpoint, or those in a folder") {
   const scratch_folder folder;
   const auto refused = [](const fs::path& path) {
-    const auto found = checkpoints_at(path);
-    REQUIRE_FALSE(found);
-    return found.error().text;
+    return tests::error_of(checkpoints_at(path)).text;
   };
   CHECK_THAT(refused(folder.path()), ContainsSubstring("holds no checkpoint"));
   const auto tenth = write(folder.path(), 10);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
+#include "tests/unit/error_of.hpp"
 #include "tests/written_checkpoint.hpp"
 
 namespace {
@@ -54,9 +55,7 @@ TEST_CASE("a manifest names the samples that could not be read, where there are 
                             nlohmann::json::array({-1}), nlohmann::json::array({~0ULL})}) {
     auto changed = nlohmann::json::parse(to_text(manifest));
     changed["left_out"]["test"] = wrong;
-    const auto read = parse_manifest(tests::sealed(changed));
-    REQUIRE_FALSE(read);
-    CHECK(read.error().text ==
+    CHECK(tests::error_of(parse_manifest(tests::sealed(changed))).text ==
           "is no manifest: it says of \"left_out.test\" what is not a list of whole numbers");
   }
 }
@@ -74,9 +73,7 @@ TEST_CASE("a manifest names the hosts that keep its files on disks of their own"
   const auto refused = [&](const char* key, const nlohmann::json& value) {
     auto changed = nlohmann::json::parse(to_text(manifest));
     (std::string(key) == "hosts" ? changed["files"]["w"] : changed)[key] = value;
-    const auto read = parse_manifest(tests::sealed(changed));
-    REQUIRE_FALSE(read);
-    return read.error().text;
+    return tests::error_of(parse_manifest(tests::sealed(changed))).text;
   };
   CHECK_THAT(refused("hosts", nlohmann::json::array()), ContainsSubstring("names no host with w"));
   CHECK(refused("hosts", 7) ==
@@ -107,10 +104,9 @@ TEST_CASE("a manifest with another step, setting or file than it was written wit
   const auto differs = [&](const std::function<void(nlohmann::json&)>& change) {
     auto other = nlohmann::json::parse(text);
     change(other);
-    const auto read = parse_manifest(other.dump());
-    REQUIRE_FALSE(read);
-    CHECK(read.error().code == errc::bad_data);
-    CHECK_THAT(read.error().text, ContainsSubstring("its own checksum differs"));
+    const auto read = tests::error_of(parse_manifest(other.dump()));
+    CHECK(read.code == errc::bad_data);
+    CHECK_THAT(read.text, ContainsSubstring("its own checksum differs"));
   };
   differs([](auto& all) { all["step"] = 41; });
   differs([](auto& all) { all["settings"]["train.seed"] = "2"; });
@@ -136,9 +132,8 @@ TEST_CASE("a manifest without its checksum is refused, but for those of versions
   for (const auto& manifest : {newer, on_hosts}) {
     auto text = nlohmann::json::parse(to_text(manifest));
     REQUIRE(text.erase("checksum") == 1);
-    const auto read = parse_manifest(text.dump());
-    REQUIRE_FALSE(read);
-    CHECK(read.error().text == "is no manifest: it has no \"checksum\"");
+    const auto read = tests::error_of(parse_manifest(text.dump()));
+    CHECK(read.text == "is no manifest: it has no \"checksum\"");
   }
   const checkpoint_manifest older{
       .step = 1,
@@ -158,9 +153,7 @@ TEST_CASE("a manifest with a key that stands twice, or tables too deep in each o
     auto other = text;
     const auto at = other.find(before);
     REQUIRE(at != other.npos);
-    const auto read = parse_manifest(other.insert(at, what));
-    REQUIRE_FALSE(read);
-    return read.error().text;
+    return tests::error_of(parse_manifest(other.insert(at, what))).text;
   };
   const std::string twice = "is no manifest: it has the key \"";
   CHECK(refused_with("\"step\": 41, ", "\"step\"") == twice + "step\" twice");
@@ -173,9 +166,7 @@ TEST_CASE("a manifest with a key that stands twice, or tables too deep in each o
 
 TEST_CASE("a manifest says of each weight in which one file it is, or is refused") {
   const auto refused = [](const checkpoint_manifest& manifest) {
-    const auto read = parse_manifest(to_text(manifest));
-    REQUIRE_FALSE(read);
-    return read.error().text;
+    return tests::error_of(parse_manifest(to_text(manifest))).text;
   };
   const checkpoint_manifest whole{.step = 1,
                                   .settings = {},
@@ -196,10 +187,9 @@ TEST_CASE("a manifest says of each weight in which one file it is, or is refused
 
 TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
   const auto refused = [](const std::string& text) {
-    const auto read = parse_manifest(text);
-    REQUIRE_FALSE(read);
-    CHECK(read.error().code == errc::bad_data);
-    return read.error().text;
+    const auto read = tests::error_of(parse_manifest(text));
+    CHECK(read.code == errc::bad_data);
+    return read.text;
   };
   const std::string whole =
       to_text({.step = 1,

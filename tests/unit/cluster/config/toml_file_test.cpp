@@ -4,7 +4,6 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <regex>
 #include <string>
-#include <vector>
 
 #include "cluster/config/sources/toml_file.hpp"
 #include "tests/unit/cluster/config_fixture.hpp"

@@ -3,13 +3,13 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "cluster/hosts/placement_core.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -60,9 +60,7 @@ places placed(const std::vector<double>& needs_mib, const std::vector<node_room>
 
 placement_fault refused(const std::vector<double>& needs_mib, const std::vector<node_room>& nodes) {
   const auto count = static_cast<std::uint32_t>(needs_mib.size());
-  const auto made = place_stages(count, nodes, in_bytes(needs_mib));
-  REQUIRE_FALSE(made);
-  return made.error();
+  return troupe::tests::error_of(place_stages(count, nodes, in_bytes(needs_mib)));
 }
 
 /// Whether any placement gives each node a stage and no node more than its memory.
@@ -132,9 +130,8 @@ TEST_CASE("A replica gets the memory that the ones before it leave") {
     return place_replicas(2, 2, {node("a", 1, memory_a), node("b", 1, memory_b)}, needs);
   };
   CHECK(placed_replicas(200, 200).value() == places{0, 1, 0, 1});
-  const auto none = placed_replicas(100, 300);
-  REQUIRE_FALSE(none);
-  CHECK_THAT(none.error().text, ContainsSubstring("node \"a\" is left without a stage"));
+  const auto none = troupe::tests::error_of(placed_replicas(100, 300));
+  CHECK_THAT(none.text, ContainsSubstring("node \"a\" is left without a stage"));
   CHECK_FALSE(placed_replicas(100, 100));
   const auto by_replica = place_replicas(
       1, 2, {{.name = "a", .replicas = {0}, .memory_bytes = 100 * mib}, node("b", 1, 200)},

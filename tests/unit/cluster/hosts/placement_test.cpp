@@ -16,6 +16,7 @@
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
 #include "cluster/membership/agent_start.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -121,9 +122,8 @@ TEST_CASE("a name that stands for this machine alone is refused where the peer i
   CHECK_THAT(no.error().text, ContainsSubstring("\"localhost\" stands for 127.0.0.1 here"));
   CHECK_THAT(no.error().text, ContainsSubstring("/etc/hosts"));
   CHECK(listen_address("localhost", "127.0.0.1"));
-  const auto none = listen_address("203.0.113.0/24", "10.0.0.1");
-  REQUIRE_FALSE(none);
-  CHECK_THAT(none.error().text, ContainsSubstring("has an address in the network"));
+  const auto none = tests::error_of(listen_address("203.0.113.0/24", "10.0.0.1"));
+  CHECK_THAT(none.text, ContainsSubstring("has an address in the network"));
   CHECK_FALSE(listen_address("no-such-host.invalid", "10.0.0.1"));
 }
 
@@ -255,9 +255,7 @@ TEST_CASE("All replicas of a stage are on one node, unless nodes name replicas")
 TEST_CASE("Replicas that do not exist, have no node or leave one without a stage are refused") {
   const auto fault = [](std::uint32_t stages, std::uint32_t replicas,
                         const std::vector<node_room>& nodes) {
-    const auto made = place_replicas(stages, replicas, nodes);
-    REQUIRE_FALSE(made);
-    return made.error();
+    return tests::error_of(place_replicas(stages, replicas, nodes));
   };
   const auto unknown = fault(1, 2, {{.name = "a"}, {.name = "b", .replicas = {2}}});
   CHECK(unknown.node == 1);
@@ -290,6 +288,14 @@ TEST_CASE("The trainer keeps versions of stages that lend it memory, and those o
   CHECK(keepers_beside({"", ""}, {false, false}) == all{{1, false}, {0, false}});
   CHECK(keepers_beside({"a", "a", "b"}, {true, true, false}) ==
         all{{2, true}, {2, true}, {0, false}});
+}
+
+TEST_CASE("What outlives the trainer keeps the versions of all stages, whether they lend memory") {
+  using all = std::vector<other_keepers>;
+  CHECK(keepers_beside({"a"}, {false}, true) == all{{{}, true}});
+  CHECK(keepers_beside({"", ""}, {false, false}, true) == all{{1, true}, {0, true}});
+  CHECK(keepers_beside({"a", "a", "b"}, {true, false, false}, true) ==
+        all{{2, true}, {2, true}, {0, true}});
 }
 
 TEST_CASE("No stage's versions are kept on its own host alone, and no stage keeps many more") {

@@ -11,6 +11,7 @@
 #include "cluster/launch/agents/agent_messages.hpp"
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/line_splitter.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -59,12 +60,8 @@ struct agreed_stream {
 
   /// The first error of either end; empty: they have agreed.
   std::string agree() {
-    const auto magic = launcher.take(magic_line());
-    REQUIRE(magic);
-    REQUIRE(magic->clear == magic_line());
-    const auto opening = agent.opening();
-    REQUIRE(opening);
-    const auto answer = launcher.take(without_newline(*opening));
+    REQUIRE(launcher.take(magic_line()).value().clear == magic_line());
+    const auto answer = launcher.take(without_newline(agent.opening().value()));
     if (!answer) return "launcher: " + answer.error().text;
     const auto end = agent.take(without_newline(answer->answer));
     return end ? "" : "agent: " + end.error().text;
@@ -110,9 +107,8 @@ TEST_CASE("a host file names hosts and slots, and what is wrong with it is said 
             "# all\nalpha slots=2\n\n  beta\tslots=4 max_slots=8 # fast\nalpha slots=1\r\n")
             .value() == std::vector<given_host>{{"alpha", 3}, {"beta", 4}});
   CHECK(host_file_hosts("").value().empty());
-  const auto wrong = host_file_hosts("alpha\nbeta cpus=2\n");
-  REQUIRE_FALSE(wrong);
-  CHECK(wrong.error().text == "line 2: \"cpus=2\" is not slots=N or max_slots=N");
+  const auto wrong = tests::error_of(host_file_hosts("alpha\nbeta cpus=2\n"));
+  CHECK(wrong.text == "line 2: \"cpus=2\" is not slots=N or max_slots=N");
   CHECK_FALSE(host_file_hosts("alpha slots=many\n"));
 }
 
@@ -146,9 +142,7 @@ TEST_CASE("nodes get the hosts and cores that a scheduler gives") {
 TEST_CASE("a sealed stream carries lines both ways, and shows none of them") {
   agreed_stream stream(witness_of("me"), witness_of("me"));
   CHECK(stream.agent.seal("before any key").empty());  // kept
-  const auto magic = stream.launcher.take("a prolog prints\n");
-  REQUIRE(magic);
-  CHECK(magic->clear == "a prolog prints\n");
+  CHECK(stream.launcher.take("a prolog prints\n").value().clear == "a prolog prints\n");
   REQUIRE(stream.launcher.take(magic_line()));
   const auto answer = stream.launcher.take(without_newline(stream.agent.opening().value()));
   REQUIRE(answer);
@@ -184,9 +178,7 @@ TEST_CASE(
     }
     if (how == "sent back") to = &stream.launcher;
     if (how == "in the clear") first = "{\"is\":\"alive\"}";
-    const auto what = to->take(first);
-    REQUIRE_FALSE(what);
-    CHECK_THAT(what.error().text, ContainsSubstring("changed on its way"));
+    CHECK_THAT(tests::error_of(to->take(first)).text, ContainsSubstring("changed on its way"));
   }
 }
 
@@ -204,9 +196,8 @@ TEST_CASE("whoever poses as an end of a stream is refused by its witness") {
   const auto own = mallory.opening().value();
   const auto real = honest.agent.opening().value();
   const auto mixed = own.substr(0, own.rfind(' ')) + real.substr(real.rfind(' '));
-  const auto what = honest.launcher.take(without_newline(mixed));
-  REQUIRE_FALSE(what);
-  CHECK_THAT(what.error().text, ContainsSubstring("a credential for something else than its key"));
+  const auto what = tests::error_of(honest.launcher.take(without_newline(mixed)));
+  CHECK_THAT(what.text, ContainsSubstring("a credential for something else than its key"));
 }
 
 TEST_CASE("what is no key is refused where one must come") {

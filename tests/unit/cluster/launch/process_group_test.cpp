@@ -19,6 +19,7 @@
 #include "tests/memory_groups.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
+#include "tests/unit/error_of.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -118,9 +119,8 @@ TEST_CASE_METHOD(watched_group,
   child_spec spec = shell("stage-1", "");
   spec.program = "/nowhere/at/all";
   spec.handed_over = ours.get();
-  const auto started = group.start(spec);
-  REQUIRE_FALSE(started);
-  CHECK(started.error().text.find("No such file or directory") != std::string::npos);
+  const auto started = tests::error_of(group.start(spec));
+  CHECK(started.text.find("No such file or directory") != std::string::npos);
   CHECK(no_child_is_left());
 }
 
@@ -271,10 +271,9 @@ TEST_CASE_METHOD(watched_group,
                                  "such file or directory"});
   spec = shell("stage-1", "");
   spec.working_folder = "/nowhere";
-  const auto elsewhere = group.start(spec);
-  REQUIRE_FALSE(elsewhere);
+  const auto elsewhere = tests::error_of(group.start(spec));
   CHECK(
-      elsewhere.error() ==
+      elsewhere ==
       error{errc::io_failed,
             "stage-1 cannot be started in its working folder /nowhere: No such file or directory; "
             "make that folder there, or name another one (working_folder of its [[node]])"});
@@ -285,9 +284,7 @@ TEST_CASE_METHOD(watched_group,
 
 TEST_CASE_METHOD(watched_group, "a group that is stopping starts nothing") {
   group.terminate_all(1s);
-  const auto started = group.start(shell("late", "exit 0"));
-  REQUIRE_FALSE(started);
-  CHECK(started.error().code == errc::cancelled);
+  CHECK(tests::error_of(group.start(shell("late", "exit 0"))).code == errc::cancelled);
 }
 
 TEST_CASE("a group's end kills and reaps its children and reports them") {
@@ -373,9 +370,7 @@ TEST_CASE_METHOD(watched_group, "a child that the system kills for lack of memor
   // That was one child's end, and not the next one's.
   other->signal(SIGKILL);
   REQUIRE(ends(other->pid()));
-  const auto ended = other->try_reap();
-  REQUIRE(ended);
-  CHECK(describe(*ended) == "stage-0 was killed by signal 9 (SIGKILL)");
+  CHECK(describe(other->try_reap().value()) == "stage-0 was killed by signal 9 (SIGKILL)");
 }
 
 TEST_CASE("a child that is stopped before it is its program holds up nobody") {

@@ -5,15 +5,23 @@
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "actors/base/errors.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
 
@@ -33,7 +41,7 @@ TEST_CASE("the end of a node counts as no failure from before the first is told 
   CHECK(nodes->failures == 0);
 }
 
-TEST_CASE("a node whose host has ended ends with all that the host has spawned, and says why") {
+TEST_CASE("a node whose host has ended is lost with all that the host has spawned, and says why") {
   caf::actor_addr host;
   std::promise<error> failed;
   const auto nodes = std::make_shared<watched_threads>();
@@ -45,14 +53,24 @@ TEST_CASE("a node whose host has ended ends with all that the host has spawned, 
   nodes->on_failure = [&failed](const error& why) { failed.set_value(why); };
   const auto group = node_group::start(nodes, {"stage-0"}, "");
   REQUIRE(group);
+  caf::strong_actor_ptr keeper;
   {
     actors::requester ask((*group)->system());
-    REQUIRE(ask.request<actors::keeper_opened>(
-                   caf::actor_cast<actors::host_actor>((*group)->hosts().front()),
-                   actors::open_keeper{}, std::chrono::seconds(10))
-                .get());
+    const auto opened = ask.request<actors::keeper_opened>(
+                               caf::actor_cast<actors::host_actor>((*group)->hosts().front()),
+                               actors::open_keeper{}, std::chrono::seconds(10))
+                            .get();
+    REQUIRE(opened);
+    keeper = opened->keeper;
   }
+  std::promise<error> kept;
+  keeper->get()->attach_functor(
+      [&kept](const caf::error& why) { kept.set_value(actors::from_caf(why)); });
   caf::anon_send_exit(host, caf::exit_reason::kill);
+  CHECK((*group)->lost(std::chrono::seconds(10)) == std::vector<std::size_t>{0});
+  auto end_of_keeper = kept.get_future();
+  REQUIRE(end_of_keeper.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  CHECK(end_of_keeper.get().code == errc::peer_lost);
   auto ended = failed.get_future();
   REQUIRE(ended.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   const auto why = ended.get();
@@ -96,6 +114,37 @@ TEST_CASE("a run that is stopped waits no longer for a node in the place of a lo
   CHECK(replaced.error().code == errc::cancelled);
   CHECK_THAT(replaced.error().text,
              ContainsSubstring("the run was stopped while it waited for stage-0.2"));
+}
+
+TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of each other") {
+  const std::string outliving = node_group::outliving;
+  const bool is_told_by_stage = GENERATE(true, false);
+  const auto nodes = std::make_shared<watched_threads>();
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<actors::progress_board>> boards;
+  nodes->spawn = [&](auto& system, const auto& here, auto on_shut_down) {
+    const std::scoped_lock lock(mutex);
+    boards[here.node.name()] = here.progress;
+    return stage_host({})(system, here, std::move(on_shut_down));
+  };
+  std::promise<error> ended;
+  nodes->on_failure = [&ended](const error& why) { ended.set_value(why); };
+  const auto group =
+      node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, 0);
+  REQUIRE(group);
+  REQUIRE((*group)->outliving_host());
+  if (is_told_by_stage)
+    boards.at("stage-0")->note_lost(outliving);
+  else
+    boards.at(outliving)->note_lost("stage-0");
+  auto how = ended.get_future();
+  REQUIRE(how.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  CHECK_THAT(how.get().text, ContainsSubstring("stage-0 has lost sight of keeper"));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while ((*group)->outliving_host() && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();  // its own word on that may come first
+  CHECK_FALSE((*group)->outliving_host());
+  CHECK((*group)->lost({}).empty());
 }
 
 TEST_CASE("a node of another build is refused, and the run goes on waiting for one of its own") {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/membership/node_group.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "messages/link/loopback/loopback.hpp"
@@ -52,6 +53,9 @@ class watched_threads final : public cluster::node_launcher {
   result<void> start_on(const std::string&, const std::string& name,
                         const std::string& trainer) override {
     return start_another(name, trainer);
+  }
+  result<void> invite(int, const std::string& trainer) override {
+    return start(cluster::node_group::outliving, trainer);
   }
   result<void> give_up(const std::string&) override { return {}; }
   std::vector<cluster::node_end> ends() const override { return {}; }

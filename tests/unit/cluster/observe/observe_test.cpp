@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -70,6 +71,20 @@ class screen {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{std::tmpfile(), &std::fclose};
   long read_ = 0;
 };
+
+// A line, where no file may have more bytes.
+result<void> write_within(json_lines& lines, std::size_t most_bytes) {
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = most_bytes;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  auto written = lines.write(evaluation_of(2, 0.5, 1));
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  ::signal(SIGXFSZ, before);
+  return written;
+}
 
 std::string content(const std::filesystem::path& path) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "r"), &std::fclose);
@@ -172,32 +187,88 @@ TEST_CASE("what a JSON file holds already is kept under another name, and never 
   CHECK_FALSE(std::filesystem::exists(folder / "empty.old"));
 }
 
+TEST_CASE("a trainer that was started again appends to the JSON file of its run") {
+  const testing::scratch_folder folder;
+  const auto file = folder / "run.jsonl";
+  const std::string first = R"({"eval_step":1,"accuracy":0.5,"eval_loss":1.0})"
+                            "\n";
+  const std::string second = R"({"restart":2,"after_step":1})"
+                             "\n";
+  const auto go_on = [&] {
+    auto lines = json_lines::open(file, lines_before::of_this_run);
+    REQUIRE(lines);
+    CHECK(lines->kept().empty());
+    REQUIRE(lines->write(restart_report{.restart = 2, .after_step = 1}));
+    return content(file);
+  };
+  testing::write_bytes(file, first);
+  CHECK(go_on() == first + second);
+  testing::write_bytes(file, first + R"({"step":2,"lo)");
+  CHECK(go_on() == first + second);
+  testing::write_bytes(file, first + std::string(10'000, 'x'));
+  CHECK(go_on() == first + second);
+  testing::write_bytes(file, R"({"step":2,"lo)");
+  CHECK(go_on() == second);
+  std::filesystem::remove(file);
+  CHECK(go_on() == second);
+  CHECK_FALSE(std::filesystem::exists(folder / "run.jsonl.old"));
+}
+
+TEST_CASE("of a JSON line that does not fit nothing is left of what a trainer appends") {
+  const testing::scratch_folder folder;
+  testing::write_bytes(folder / "x", "{}\n");
+  auto lines = json_lines::open(folder / "x", lines_before::of_this_run);
+  REQUIRE(lines);
+  REQUIRE_FALSE(write_within(*lines, 3 + 10));
+  CHECK(content(folder / "x") == "{}\n");
+}
+
+TEST_CASE("what another run has left where a descriptor leads to is neither cut nor emptied") {
+  const testing::scratch_folder folder;
+  const std::string left = "of another run, and no whole line";
+  testing::write_bytes(folder / "x", left);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> own(std::fopen((folder / "x").c_str(), "a"),
+                                                            &std::fclose);
+  REQUIRE(own);
+  auto lines = json_lines::open("/proc/self/fd/" + std::to_string(::fileno(own.get())));
+  REQUIRE(lines);
+  CHECK(content(folder / "x.old") == left);
+  REQUIRE_FALSE(write_within(*lines, left.size() + 10));
+  CHECK(content(folder / "x.old") == left);
+}
+
+TEST_CASE("a file with lines is known by what it is, and a device is none") {
+  const testing::scratch_folder folder;
+  const auto file = folder / "run.jsonl";
+  CHECK_FALSE(file_with_lines::at(""));
+  CHECK_FALSE(file_with_lines::at(file));
+  CHECK_FALSE(file_with_lines::at("/dev/null"));
+  testing::write_bytes(file, "");
+  CHECK_FALSE(file_with_lines::at(file));
+  testing::write_bytes(file, "{}\n");
+  const auto there = file_with_lines::at(file);
+  REQUIRE(there);
+  std::filesystem::create_symlink("run.jsonl", folder / "link");
+  CHECK(file_with_lines::at(folder / "link") == there);
+  REQUIRE(json_lines::open(file));  // renames it
+  testing::write_bytes(file, "{}\n");
+  CHECK(file_with_lines::at(file) != there);
+}
+
 TEST_CASE("of a JSON line that does not fit nothing is left") {
   const testing::scratch_folder folder;
   auto lines = json_lines::open(folder / "x");
   REQUIRE(lines);
   REQUIRE(lines->write(evaluation_of(1, 0.5, 1)));
   const auto whole = content(folder / "x");
-  const auto written = [&] {
-    const auto before = ::signal(SIGXFSZ, SIG_IGN);
-    rlimit old{};
-    ::getrlimit(RLIMIT_FSIZE, &old);
-    rlimit small = old;
-    small.rlim_cur = whole.size() + 10;
-    ::setrlimit(RLIMIT_FSIZE, &small);
-    auto second = lines->write(evaluation_of(2, 0.5, 1));
-    ::setrlimit(RLIMIT_FSIZE, &old);
-    ::signal(SIGXFSZ, before);
-    return second;
-  }();
-  REQUIRE_FALSE(written);
+  REQUIRE_FALSE(write_within(*lines, whole.size() + 10));
   CHECK(content(folder / "x") == whole);
 }
 
 TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") {
   screen terminal;
-  observe_config config;
-  config.json = "/dev/full";
+  trainer_config config;
+  config.observe.json = "/dev/full";
   auto report = run_reporter::open(config, terminal.options(3, 0, progress_style::lines));
   REQUIRE(report);
   for (std::uint64_t step = 1; step <= 3; ++step) (*report)->step(report_of(step));
@@ -209,6 +280,27 @@ TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") 
   const auto at = text.find(warning);
   REQUIRE(at != std::string::npos);
   CHECK(text.find("warning", at + 1) == std::string::npos);
+  CHECK(text.find("step 3/3") != std::string::npos);
+}
+
+TEST_CASE("a JSON file that another trainer of a run cannot open any more does not end the run") {
+  screen terminal;
+  const testing::scratch_folder folder;
+  trainer_config config;
+  config.observe.json = folder / "pipe";
+  REQUIRE(::mkfifo(config.observe.json.c_str(), 0600) == 0);  // whose reader has ended
+  const auto begin = [&] {
+    return run_reporter::open(config, terminal.options(3, 0, progress_style::lines));
+  };
+  CHECK_FALSE(begin());
+  config.restart = 1;
+  auto report = begin();
+  REQUIRE(report);
+  (*report)->restart({.restart = 1, .after_step = 2});
+  (*report)->step(report_of(3));
+  const auto text = terminal.text();
+  CHECK(text.find("warning: " + config.observe.json.string() + ": ") == 0);
+  CHECK(text.find("the run goes on without them\n") != std::string::npos);
   CHECK(text.find("step 3/3") != std::string::npos);
 }
 

@@ -1,7 +1,6 @@
 // In which order a checkpoint gets onto disks.
 
 #include <catch2/catch_test_macros.hpp>
-#include <cstddef>
 #include <vector>
 
 #include "cluster/recovery/checkpoint_write_core.hpp"

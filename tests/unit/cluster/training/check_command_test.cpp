@@ -1,7 +1,6 @@
 // `--check` shows what a run would do, and never does it.
 
 #include <catch2/catch_test_macros.hpp>
-#include <string>
 #include <vector>
 
 #include "cluster/training/program.hpp"

@@ -18,6 +18,7 @@
 #include "engine/data/dataset.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/partition/profile.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -102,19 +103,18 @@ TEST_CASE("What a micro-batch takes at least is known by its shapes, before anyt
               "micro-batch of 1024 samples, but 11 MiB are free on this machine within the limit "
               "of the control group, 50 MiB; take smaller micro-batches (more of them: "
               "--micro-batches), smaller samples, or another machine"});
-  const auto one = check_measurable(of.what(), 1, {.bytes = 10000});
-  REQUIRE_FALSE(one);
-  CHECK_THAT(one.error().text, ContainsSubstring("model.name: the layer 'wide' alone has 0 MiB"));
+  const auto one = tests::error_of(check_measurable(of.what(), 1, {.bytes = 10000}));
+  CHECK_THAT(one.text, ContainsSubstring("model.name: the layer 'wide' alone has 0 MiB"));
   of.config.train.batch_size = 8;
-  CHECK(check_batch(of.config, *of.data, {.bytes = 128}));
-  const auto batch = check_batch(of.config, *of.data, {.bytes = 127});
-  REQUIRE_FALSE(batch);
-  CHECK_THAT(batch.error().text,
+  const auto check = [&](std::uint64_t bytes) {
+    const auto& config = of.config;
+    return check_batch(config.train, config.places, config.cluster, *of.data, {.bytes = bytes});
+  };
+  CHECK(check(128));
+  CHECK_THAT(tests::error_of(check(127)).text,
              ContainsSubstring("run.toml:3:14: train.batch_size: a step's 8 samples take "));
   of.config.cluster.launch = launch_way::ssh;
-  const auto sample = check_measurable(of.what(), 1, {.bytes = 22000});
-  REQUIRE_FALSE(sample);
-  CHECK_THAT(sample.error().text,
+  CHECK_THAT(tests::error_of(check_measurable(of.what(), 1, {.bytes = 22000})).text,
              ContainsSubstring("run.toml:6:10: data.source: the layer") &&
                  ContainsSubstring(" on this machine, where its activations are measured; take "
                                    "smaller samples, or another machine"));

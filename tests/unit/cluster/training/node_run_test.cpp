@@ -8,6 +8,7 @@
 
 #include "cluster/config/trainer_config.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
+#include "tests/unit/error_of.hpp"
 
 using namespace troupe;
 
@@ -17,16 +18,15 @@ TEST_CASE("What a run's driver throws is the run's error, and its nodes are told
   nodes->on_failure = [&told](const error& why) { told.set_value(why); };
   const cluster::trainer_config config{};
   cluster::run_control control(config.train, config.config_files);
-  const auto ended = cluster::run_nodes(
+  const auto ended = tests::error_of(cluster::run_nodes(
       {.where = std::move(nodes),
        .listen = "",
        .names = {"stage-0"},
        .progress = {},
        .drive = [](cluster::node_group&) -> result<void> { throw std::bad_alloc(); }},
-      config.checkpoint, config.cluster, control);
-  REQUIRE_FALSE(ended);
-  CHECK(ended.error().code == errc::handler_failed);
-  CHECK(ended.error().text == "there is no memory left");
+      config.checkpoint, config.cluster, control));
+  CHECK(ended.code == errc::handler_failed);
+  CHECK(ended.text == "there is no memory left");
   auto word = told.get_future();
   REQUIRE(word.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   CHECK(word.get().text == "stage-0: the run has failed: there is no memory left");

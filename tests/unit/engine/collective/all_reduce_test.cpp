@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <deque>
 #include <numeric>
 #include <random>
@@ -14,10 +13,10 @@
 #include "engine/collective/buckets.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
+#include "tests/refusal.hpp"
 
 using namespace troupe;
 using namespace troupe::engine;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -33,13 +32,6 @@ std::string tree_of(std::size_t parts) {
   std::vector<std::string> all;
   for (std::size_t i = 0; i < parts; ++i) all.push_back(std::to_string(i));
   return tree_sum(all, in_words);
-}
-
-template <class Outcome>
-void check_refused(const result<Outcome>& effects, errc code, const std::string& words) {
-  REQUIRE_FALSE(effects);
-  CHECK(effects.error().code == code);
-  CHECK_THAT(effects.error().text, ContainsSubstring(words));
 }
 
 }  // namespace
@@ -397,15 +389,10 @@ TEST_CASE("an all-gather waits for nothing of ranks that own no bucket") {
 TEST_CASE("an all-gather whose rank is gone fails, and so does what begins after it") {
   all_gather_core idle(0, 2, {0, 1});
   CHECK(idle.lost(1));
-  const auto late = idle.sent(key(1));
-  REQUIRE_FALSE(late);
-  CHECK(late.error().code == errc::peer_lost);
+  CHECK(error_of(idle.sent(key(1))).code == errc::peer_lost);
   all_gather_core core(0, 3, {0, 1, 2});
   REQUIRE(core.sent(key(1)));
-  const auto told = core.lost(2);
-  REQUIRE_FALSE(told);
-  CHECK(told.error().code == errc::peer_lost);
-  CHECK(told.error().text.find("replica 2 of it is gone") != std::string::npos);
+  check_refused(core.lost(2), errc::peer_lost, "replica 2 of it is gone");
 }
 
 TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after it") {
@@ -414,9 +401,7 @@ TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after 
   check_refused(idle.complete(key(1)), errc::peer_lost, "replica 1 of it is gone");
   all_reduce_core core(0, 3, {{1, {0}, 8}});
   REQUIRE(core.ready(key(1), 0));
-  const auto told = core.lost(2);
-  REQUIRE_FALSE(told);
-  CHECK(told.error().code == errc::peer_lost);
+  CHECK(error_of(core.lost(2)).code == errc::peer_lost);
   check_refused(core.rest_arrived(key(1), 1), errc::peer_lost, "replica 2 of it is gone");
 }
 

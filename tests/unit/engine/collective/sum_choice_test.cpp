@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/refusal.hpp"
+
 using namespace troupe;
 using namespace troupe::engine;
 
@@ -106,28 +108,23 @@ TEST_CASE("more replicas than GPUs sum over links") {
 }
 
 TEST_CASE("replicas with different versions are refused in one line") {
-  const auto made = choose_sum({offer(0), offer(1, "", "a", "NCCL 2.27.3")}, {});
-  REQUIRE_FALSE(made);
-  CHECK(made.error().code == errc::version_mismatch);
-  CHECK(made.error().text ==
-        "stage-0 of replica 1 has NCCL 2.27.3 and stage-0 of replica 0 has NCCL 2.28.9; install "
-        "the same on all machines");
+  CHECK(
+      error_of(choose_sum({offer(0), offer(1, "", "a", "NCCL 2.27.3")}, {}), errc::version_mismatch)
+          .text ==
+      "stage-0 of replica 1 has NCCL 2.27.3 and stage-0 of replica 0 has NCCL 2.28.9; install "
+      "the same on all machines");
 }
 
 TEST_CASE("neighbours on GPUs of their own send by NCCL, whose sockets reach as far as needed") {
-  const auto near = reach_between(offer(0), offer(1), false);
-  REQUIRE(near);
-  CHECK(*near == socket_reach::loopback);
-  const auto far = reach_between(offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b"), true);
-  REQUIRE(far);
-  CHECK(*far == socket_reach::network);
+  const auto near = reach_between(offer(0), offer(1), false).value();
+  CHECK(near == socket_reach::loopback);
+  const auto far = reach_between(offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b"), true).value();
+  CHECK(far == socket_reach::network);
 }
 
 TEST_CASE("neighbours that cannot send by NCCL are refused with which and why") {
   const auto refused = [](const sum_offer& one, const sum_offer& other) {
-    const auto made = reach_between(one, other, false);
-    REQUIRE_FALSE(made);
-    return made.error();
+    return error_of(reach_between(one, other, false));
   };
   CHECK(refused(offer(0), without(1, "it is on the CPU")).code == errc::transport_missing);
   CHECK(refused(offer(0), without(1, "it is on the CPU")).text ==

@@ -16,6 +16,7 @@
 
 #include "engine/data/sampler.hpp"
 #include "engine/state/safetensors.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -36,9 +37,7 @@ dataset_options source(std::string text) {
 }
 
 error refusal(const dataset_options& options) {
-  auto data = open_dataset(options);
-  REQUIRE_FALSE(data);
-  return data.error();
+  return error_of(open_dataset(options));
 }
 
 numbers labels_of(const batch& read) {
@@ -148,11 +147,9 @@ TEST_CASE("a batch is read in the order of its indices, again and again alike") 
   CHECK(at::equal(both.inputs[1], last.inputs[0]));
   CHECK(at::equal(both.inputs[0], both.inputs[2]));
   CHECK(data->read(split::train, {}).value().inputs.sizes() == numbers{0, 3, 32, 32});
-  for (const std::int64_t outside : {-1L, 60000L}) {
-    const auto read = data->read(split::train, numbers{0, outside});
-    REQUIRE_FALSE(read);
-    CHECK_THAT(read.error().text, ContainsSubstring(std::to_string(outside)));
-  }
+  for (const std::int64_t outside : {-1L, 60000L})
+    CHECK_THAT(error_of(data->read(split::train, numbers{0, outside})).text,
+               ContainsSubstring(std::to_string(outside)));
 }
 
 TEST_CASE("reading leaves the number of intra-op threads alone") {
@@ -448,7 +445,6 @@ TEST_CASE("a batch is cut into views of tensor_split's sizes") {
   CHECK(at::equal(parts[1].inputs, whole.inputs.narrow(0, 4, 3)));
   CHECK(parts[1].inputs.data_ptr() == whole.inputs[4].data_ptr());
   CHECK(parts[2].labels[0].item<int>() == 7);
-  const auto too_many = split_batch(whole, 11);
-  REQUIRE_FALSE(too_many);
-  CHECK_THAT(too_many.error().text, ContainsSubstring("10 samples") && ContainsSubstring("11"));
+  CHECK_THAT(error_of(split_batch(whole, 11)).text,
+             ContainsSubstring("10 samples") && ContainsSubstring("11"));
 }

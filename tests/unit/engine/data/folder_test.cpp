@@ -1,7 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +19,9 @@
 #include "engine/base/random.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/image/image.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/engine/data/image_writer.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -55,20 +56,16 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 
 // How far the decoded pixels are from one colour, at most.
 int error_of(const std::string& file, colour fill, std::int64_t side = 64) {
-  const auto image = decode_image(as_bytes(file), side);
-  REQUIRE(image);
-  REQUIRE(image->pixels.size() == static_cast<std::size_t>(image->width * image->height * 3));
+  const auto image = decode_image(as_bytes(file), side).value();
+  REQUIRE(image.pixels.size() == static_cast<std::size_t>(image.width * image.height * 3));
   int worst = 0;
-  for (std::size_t i = 0; i < image->pixels.size(); ++i)
-    worst = std::max(worst, std::abs(image->pixels[i] - fill[i % 3]));
+  for (std::size_t i = 0; i < image.pixels.size(); ++i)
+    worst = std::max(worst, std::abs(image.pixels[i] - fill[i % 3]));
   return worst;
 }
 
 std::string problem_of(const std::string& file) {
-  const auto image = decode_image(as_bytes(file), 64);
-  REQUIRE_FALSE(image);
-  CHECK(image.error().code == errc::bad_data);
-  return image.error().text;
+  return error_of(decode_image(as_bytes(file), 64), errc::bad_data).text;
 }
 
 }  // namespace
@@ -277,10 +274,7 @@ TEST_CASE("in strict mode an unreadable image is an error that names it") {
   options.strict = true;
   const auto data = open_dataset(options).value();
   CHECK(data->read(split::train, first(1)));
-  const auto read = data->read(split::train, first(2));
-  REQUIRE_FALSE(read);
-  CHECK(read.error().code == errc::bad_data);
-  CHECK_THAT(read.error().text, ContainsSubstring("train/a/1.jpg"));
+  check_refused(data->read(split::train, first(2)), errc::bad_data, "train/a/1.jpg");
   std::filesystem::remove(folder / "train/a/0.jpg");
   CHECK_THAT(data->read(split::train, first(1)).error().text,
              ContainsSubstring("0.jpg") && ContainsSubstring("No such file"));
@@ -290,15 +284,9 @@ TEST_CASE("an image that no descriptor is left for is an error, and is not left 
   const scratch_folder folder;
   write_bytes(folder / "train/a/0.jpg", jpeg_bytes(teal));
   const auto data = open_dataset(options_for(folder)).value();
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none{3, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-  const auto refused = data->read(split::train, first(1));
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::io_failed);
-  CHECK(refused.error().text ==
+  const auto refused =
+      tests::under_limit(RLIMIT_NOFILE, 3, [&] { return data->read(split::train, first(1)); });
+  CHECK(error_of(refused, errc::io_failed).text ==
         (folder / "train/a/0.jpg").string() +
             " cannot be used: Too many open files; raise the limit on open files (ulimit -n)");
   CHECK(data->skipped() == 0);
@@ -333,11 +321,9 @@ TEST_CASE("several threads may read a folder at once") {
 TEST_CASE("a tree that is no data set is refused by name") {
   const scratch_folder folder;
   const auto refusal = [&folder] {
-    const auto data = open_dataset(options_for(folder));
-    REQUIRE_FALSE(data);
-    CHECK(data.error().code == errc::bad_data);
-    CHECK_THAT(data.error().text, ContainsSubstring(folder.path().string()));
-    return data.error().text;
+    const error data = error_of(open_dataset(options_for(folder)), errc::bad_data);
+    CHECK_THAT(data.text, ContainsSubstring(folder.path().string()));
+    return data.text;
   };
   CHECK_THAT(refusal(), ContainsSubstring("holds no folders"));
   std::filesystem::create_directories(folder / "train/a");
@@ -368,14 +354,9 @@ TEST_CASE("a folder that the system does not open is told with what to do") {
                          " cannot be read: Permission denied; give this user the right to read it");
   }
   SECTION("for want of descriptors") {
-    rlimit before{};
-    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    const rlimit none{3, before.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    const auto refused = text();
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
-    CHECK(refused == "folder:" + folder.path().string() + ": " + folder.path().string() +
-                         " cannot be read: Too many open files; raise the limit on open files "
-                         "(ulimit -n)");
+    CHECK(tests::under_limit(RLIMIT_NOFILE, 3, text) ==
+          "folder:" + folder.path().string() + ": " + folder.path().string() +
+              " cannot be read: Too many open files; raise the limit on open files "
+              "(ulimit -n)");
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/base/random.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -94,10 +95,7 @@ TEST_CASE("micro-batches have the sizes that torch.tensor_split gives") {
 }
 
 TEST_CASE("more micro-batches than samples is an error that names both numbers") {
-  const auto sizes = microbatch_sizes(3, 4);
-  REQUIRE_FALSE(sizes);
-  CHECK(sizes.error().code == errc::bad_config);
-  CHECK_THAT(sizes.error().text,
+  CHECK_THAT(error_of(microbatch_sizes(3, 4), errc::bad_config).text,
              ContainsSubstring("3 samples") && ContainsSubstring("4 micro-batches"));
   CHECK_FALSE(microbatch_sizes(0, 1));
   CHECK_FALSE(microbatch_sizes(5, 0));

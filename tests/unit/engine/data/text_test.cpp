@@ -1,5 +1,3 @@
-#include <sys/resource.h>
-
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
@@ -9,6 +7,8 @@
 
 #include "engine/data/dataset.hpp"
 #include "engine/data/utf8.hpp"
+#include "tests/refusal.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -30,9 +30,7 @@ std::string bytes_of(const at::Tensor& tokens) {
 }
 
 error opening_problem(const std::string& source, std::int64_t context = 4) {
-  const auto opened = open_dataset({.source = source, .context = context, .warn = {}});
-  REQUIRE_FALSE(opened);
-  return opened.error();
+  return error_of(open_dataset({.source = source, .context = context, .warn = {}}));
 }
 
 }  // namespace
@@ -43,28 +41,25 @@ TEST_CASE("Text is cut into samples whose labels are the bytes behind") {
   write(folder / "a.txt", "abcdefghijkl");
   std::filesystem::create_symlink("a.txt", folder / "c.txt");  // counts once
   const auto opened =
-      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}});
-  REQUIRE(opened);
-  const auto& data = **opened;
+      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}}).value();
+  const auto& data = *opened;
   CHECK(data.size(split::train) == 10);
   CHECK(data.size(split::test) == 1);
   CHECK(data.classes() == 256);
   CHECK(data.labels_per_sample() == 4);
   CHECK(data.sample_shape() == std::vector<std::int64_t>{4});
   const std::vector<std::int64_t> indices{2, 0};
-  const auto batch = data.read(split::train, indices);
-  REQUIRE(batch);
-  CHECK(bytes_of(batch->inputs) == "ijklabcd");
-  CHECK(bytes_of(batch->labels) == "jklmbcde");
+  const auto batch = data.read(split::train, indices).value();
+  CHECK(bytes_of(batch.inputs) == "ijklabcd");
+  CHECK(bytes_of(batch.labels) == "jklmbcde");
   const std::vector<std::int64_t> first{0};
   CHECK(bytes_of(data.read(split::test, first)->inputs) == "EFGH");
   const auto digest = data.digest().value();
   CHECK(digest.size() == 32);
   write(folder / "a.txt", "abcdefghijkL");
   const auto other =
-      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}});
-  REQUIRE(other);
-  CHECK((*other)->digest().value() != digest);
+      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}}).value();
+  CHECK(other->digest().value() != digest);
   const std::vector<std::int64_t> beyond{10};
   CHECK_FALSE(data.read(split::train, beyond));
 }
@@ -95,18 +90,13 @@ TEST_CASE("Text that is not UTF-8, too short or not there is refused by name") {
 TEST_CASE("Text that no descriptor is left for is refused by name, with what to do") {
   const testing::scratch_folder folder;
   write(folder / "good.txt", "more than one sample");
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none{3, before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
-  const auto refused =
-      open_dataset({.source = "text:" + (folder / "good.txt").string(), .context = 4, .warn = {}});
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::io_failed);
-  CHECK_THAT(refused.error().text,
-             ContainsSubstring("good.txt: cannot be read: Too many open files; raise the limit on "
-                               "open files (ulimit -n)"));
+  const auto refused = tests::under_limit(RLIMIT_NOFILE, 3, [&] {
+    return open_dataset(
+        {.source = "text:" + (folder / "good.txt").string(), .context = 4, .warn = {}});
+  });
+  check_refused(refused, errc::io_failed,
+                "good.txt: cannot be read: Too many open files; raise the limit on open files "
+                "(ulimit -n)");
 }
 
 TEST_CASE("A character of UTF-8 is told from bytes that are none") {

@@ -96,6 +96,26 @@ struct one_thread {
   }
 };
 
+/// A device of tests, to which this thread's operators go while this lives.
+struct computing_device {
+  static device_streams made() {
+    fake::install();
+    return device_streams(fake::device(0));
+  }
+  const device_streams streams = made();
+  const device_streams::scope guard = streams.computing();
+};
+
+at::Tensor to_fake(const at::Tensor& each) {
+  return each.to(fake::device(0));
+}
+
+std::vector<at::Tensor> to_fake(const std::vector<at::Tensor>& all) {
+  std::vector<at::Tensor> out;
+  for (const auto& each : all) out.push_back(to_fake(each));
+  return out;
+}
+
 /// Tensors of odd sizes, so that kernels have a rest beside their vectors.
 std::vector<at::Tensor> some_parameters() {
   return {at::randn({37, 19}), at::randn({101}), at::randn({3, 5, 7})};
@@ -177,12 +197,10 @@ TEST_CASE("What is copied to a device ahead is taken behind the copy, and not co
 }
 
 TEST_CASE("Gradients on a device are looked through and unscaled with one wait") {
-  fake::install();
-  const device_streams streams(fake::device(0));
-  const auto on_device = streams.computing();
+  const computing_device device;
   const auto good = at::randn({33}), bad = at::full({5}, std::numeric_limits<float>::infinity());
   const std::vector<engine::named_tensor> parameters{{"a", good}, {"b", good}, {"c", bad}};
-  engine::step_gradients gradients{good.to(fake::device(0)), std::nullopt};
+  engine::step_gradients gradients{to_fake(good), std::nullopt};
   const auto found = [&] {
     engine::divide_there(gradients, 4);
     const auto magnitudes = engine::magnitudes_of(gradients);
@@ -194,24 +212,20 @@ TEST_CASE("Gradients on a device are looked through and unscaled with one wait")
   CHECK(fake::seen().event_waits == 1);
   CHECK(fake::seen().synchronisations.empty());
   CHECK(at::equal(fake::peek(*gradients[0]), good / 4));
-  gradients.emplace_back(bad.to(fake::device(0)));
+  gradients.emplace_back(to_fake(bad));
   CHECK(found() == "the gradient of c is infinite");
-  gradients = {at::full({5}, std::numeric_limits<float>::quiet_NaN()).to(fake::device(0))};
+  gradients = {to_fake(at::full({5}, std::numeric_limits<float>::quiet_NaN()))};
   CHECK(found() == "the gradient of a has a NaN");
-  gradients = {at::randn({0}).to(fake::device(0)),
-               at::full({2}, 1e300, at::kDouble).to(fake::device(0))};
+  gradients = {to_fake(at::randn({0})), to_fake(at::full({2}, 1e300, at::kDouble))};
   CHECK(found().empty());
-  const auto squares = engine::to_host(optimizers::squares_on_device({good.to(fake::device(0))}));
+  const auto squares = engine::to_host(optimizers::squares_on_device({to_fake(good)}));
   CHECK(std::abs(squares[0].item<double>() - optimizers::squares_of_each({good})[0]) < 1e-12);
 }
 
 TEST_CASE("Numbers of a device come to the host by one copy and one wait") {
-  fake::install();
-  const device_streams streams(fake::device(0));
-  const auto on_device = streams.computing();
-  const auto there = fake::device(0);
-  const auto loss = at::full({}, 0.25F).to(there);
-  const auto squares = at::full({2}, 1e300, at::kDouble).to(there);
+  const computing_device device;
+  const auto loss = to_fake(at::full({}, 0.25F));
+  const auto squares = to_fake(at::full({2}, 1e300, at::kDouble));
   const auto here = at::full({1}, 0.1, at::kDouble);
   fake::reset();
   const auto found = engine::numbers_on_host({loss + 1, at::Tensor(), here, squares});
@@ -224,15 +238,12 @@ TEST_CASE("Numbers of a device come to the host by one copy and one wait") {
 }
 
 TEST_CASE("Gradients on a device are named by their magnitudes, which the host need not wait for") {
-  fake::install();
-  const device_streams streams(fake::device(0));
-  const auto on_device = streams.computing();
-  const auto moved = [](const at::Tensor& each) { return each.to(fake::device(0)); };
+  const computing_device device;
   const auto bad = at::tensor({1.F, std::numeric_limits<float>::infinity()});
   const std::vector<engine::named_tensor> parameters{
       {"a", bad}, {"b", bad}, {"c", bad}, {"d", bad}};
-  const engine::step_gradients gradients{moved(at::tensor({-3.F, 2.F})), std::nullopt,
-                                         moved(at::zeros({0})), moved(-bad)};
+  const engine::step_gradients gradients{to_fake(at::tensor({-3.F, 2.F})), std::nullopt,
+                                         to_fake(at::zeros({0})), to_fake(-bad)};
   fake::reset();
   const auto magnitudes = engine::magnitudes_of(gradients);
   CHECK(fake::seen().event_waits == 0);
@@ -250,13 +261,11 @@ TEST_CASE("Gradients on a device are named by their magnitudes, which the host n
 }
 
 TEST_CASE("Gradients on a device are looked through and unscaled by as few operators as one") {
-  fake::install();
-  const device_streams streams(fake::device(0));
-  const auto on_device = streams.computing();
+  const computing_device device;
   const auto operators_of = [](std::size_t count) {
     engine::step_gradients gradients;
     for (std::size_t i = 0; i < count; ++i)
-      gradients.emplace_back(at::randn({static_cast<std::int64_t>(i) + 1}).to(fake::device(0)));
+      gradients.emplace_back(to_fake(at::randn({static_cast<std::int64_t>(i) + 1})));
     const at::Tensor shared = *gradients.front();  // is left as it is
     const auto before = fake::peek(shared);
     fake::reset();
@@ -272,25 +281,21 @@ TEST_CASE("Gradients on a device are looked through and unscaled by as few opera
 }
 
 TEST_CASE("An update on a device takes as many operators for many parameters as for one") {
-  fake::install();
   const auto known = optimizers::built_in();
   const auto operators_of = [&](const std::string& name, std::size_t count) {
-    const auto entry = known.find(name);
-    REQUIRE(entry);
-    const auto chosen = optimizers::complete(*entry, {});
-    REQUIRE(chosen);
-    const device_streams streams(fake::device(0));
-    const auto on_device = streams.computing();
+    const auto entry = known.find(name).value();
+    const auto chosen = optimizers::complete(entry, {}).value();
+    const computing_device device;
     std::vector<at::Tensor> params;
     std::vector<std::optional<at::Tensor>> gradients;
     for (std::size_t i = 0; i < count; ++i) {
-      params.push_back(at::randn({5 + static_cast<std::int64_t>(i)}).to(fake::device(0)));
-      gradients.emplace_back(at::randn(params.back().sizes()).to(fake::device(0)));
+      params.push_back(to_fake(at::randn({5 + static_cast<std::int64_t>(i)})));
+      gradients.emplace_back(to_fake(at::randn(params.back().sizes())));
     }
     optimizers::state kept;
-    REQUIRE(entry->step(params, gradients, kept, *chosen, 1));
+    REQUIRE(entry.step(params, gradients, kept, chosen, 1));
     fake::reset();
-    REQUIRE(entry->step(params, gradients, kept, *chosen, 2));
+    REQUIRE(entry.step(params, gradients, kept, chosen, 2));
     return fake::seen().operators;
   };
   for (const auto& name : known.names()) {
@@ -305,14 +310,11 @@ TEST_CASE("An update on a device takes as many operators for many parameters as 
 }
 
 TEST_CASE("What an update in one kernel is given lies as its parameters do") {
-  fake::install();
-  const device_streams streams(fake::device(0));
-  const auto on_device = streams.computing();
-  const auto param =
-      at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast).to(fake::device(0));
-  const auto matrix = at::randn({7, 3}).to(fake::device(0));
-  const auto gradient = at::randn({2, 3, 4, 5}).to(fake::device(0));
-  const auto with_gaps = at::randn({7, 6}).to(fake::device(0)).narrow(1, 0, 3);
+  const computing_device device;
+  const auto param = to_fake(at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
+  const auto matrix = to_fake(at::randn({7, 3}));
+  const auto gradient = to_fake(at::randn({2, 3, 4, 5}));
+  const auto with_gaps = to_fake(at::randn({7, 6})).narrow(1, 0, 3);
   const auto given =
       optimizers::all_laid_out_as({param, matrix, matrix}, {gradient, with_gaps, matrix});
   CHECK(given[0].strides() == param.strides());
@@ -324,35 +326,32 @@ TEST_CASE("What an update in one kernel is given lies as its parameters do") {
 }
 
 TEST_CASE("Parameters that are not alike are updated apart, and new versions leave the old ones") {
-  fake::install();
   const auto known = optimizers::built_in();
   for (const std::string name : {"sgd", "adamw", "rprop"}) {
-    const auto entry = known.find(name);
-    REQUIRE(entry);
-    const auto chosen = optimizers::complete(
-        *entry, name == "sgd" ? optimizers::options{{"momentum", 0.9}} : optimizers::options{});
-    REQUIRE(chosen);
-    const device_streams streams(fake::device(0));
-    const auto on_device = streams.computing();
+    const auto entry = known.find(name).value();
+    const auto chosen =
+        optimizers::complete(
+            entry, name == "sgd" ? optimizers::options{{"momentum", 0.9}} : optimizers::options{})
+            .value();
+    const computing_device device;
     std::vector<at::Tensor> here{
         at::randn({7, 3}), at::randn({4}, at::kDouble),
         at::randn({9}),    at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
         at::randn({0}),    at::randn({})};
-    std::vector<at::Tensor> there;
-    for (const auto& each : here) there.push_back(each.to(fake::device(0)));
+    auto there = to_fake(here);
     optimizers::state state_here, state_there;
     for (std::uint64_t i = 1; i <= 4; ++i) {
       std::vector<std::optional<at::Tensor>> gradients, moved;
       for (const auto& each : here) {
         gradients.emplace_back(at::randn(each.sizes(), each.options()));
-        moved.emplace_back(gradients.back()->to(fake::device(0)));
+        moved.emplace_back(to_fake(*gradients.back()));
       }
       // The third begins later, and so is at another step than the others.
       if (i == 1) gradients[2] = moved[2] = std::nullopt;
       std::vector<at::Tensor> before;
       for (const auto& each : there) before.push_back(fake::peek(each));
-      auto next_here = entry->next(here, gradients, state_here, *chosen, i);
-      auto next_there = entry->next(there, moved, state_there, *chosen, i);
+      auto next_here = entry.next(here, gradients, state_here, chosen, i);
+      auto next_there = entry.next(there, moved, state_there, chosen, i);
       REQUIRE(next_here);
       REQUIRE(next_there);
       for (std::size_t k = 0; k < here.size(); ++k) {
@@ -371,7 +370,6 @@ TEST_CASE("Parameters that are not alike are updated apart, and new versions lea
 }
 
 TEST_CASE("Every optimizer updates a device's parameters there, with the CPU's bits") {
-  fake::install();
   const auto known = optimizers::built_in();
   const std::map<std::string, std::vector<optimizers::options>> more{
       {"sgd", {{{"momentum", 0.9}, {"weight_decay", 0.1}}, {{"momentum", 0.9}, {"nesterov", 1}}}},
@@ -381,27 +379,23 @@ TEST_CASE("Every optimizer updates a device's parameters there, with the CPU's b
       {"radam", {{{"decoupled_weight_decay", 1}, {"weight_decay", 0.1}}}}};
   const std::vector<optimizers::options> plain{{}};
   for (const auto& name : known.names()) {
-    const auto entry = known.find(name);
-    REQUIRE(entry);
+    const auto entry = known.find(name).value();
     const auto found = more.find(name);
     for (const auto& given : found == more.end() ? plain : found->second) {
-      const auto chosen = optimizers::complete(*entry, given);
-      REQUIRE(chosen);
-      const device_streams streams(fake::device(0));
-      const auto on_device = streams.computing();
+      const auto chosen = optimizers::complete(entry, given).value();
+      const computing_device device;
       auto here = some_parameters();
-      std::vector<at::Tensor> there;
-      for (const auto& each : here) there.push_back(each.to(fake::device(0)));
+      auto there = to_fake(here);
       optimizers::state state_here, state_there;
       for (std::uint64_t i = 1; i <= 8; ++i) {
         std::vector<std::optional<at::Tensor>> gradients, moved;
         for (const auto& each : here) {
           gradients.emplace_back(at::randn(each.sizes()));
-          moved.emplace_back(gradients.back()->to(fake::device(0)));
+          moved.emplace_back(to_fake(*gradients.back()));
         }
         fake::reset();
-        REQUIRE(entry->step(here, gradients, state_here, *chosen, i));
-        REQUIRE(entry->step(there, moved, state_there, *chosen, i));
+        REQUIRE(entry.step(here, gradients, state_here, chosen, i));
+        REQUIRE(entry.step(there, moved, state_there, chosen, i));
         CHECK(fake::seen().races.empty());
         CHECK(fake::seen().synchronisations.empty());
       }

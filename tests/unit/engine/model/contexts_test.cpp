@@ -31,14 +31,12 @@ struct variant {
 
 /// The layers [first, last) of a ResNet-18.
 stage_module slice(std::size_t first, std::size_t last, const variant& how) {
-  auto layers = apps::build_resnet("resnet18", 10, 1);
-  REQUIRE(layers);
-  auto part = engine::take_layers(*layers, {first, last});
-  REQUIRE(part);
-  engine::to_memory_format(*part, how.channels_last);
-  return stage_module(std::move(*part),
+  auto layers = apps::build_resnet("resnet18", 10, 1).value();
+  auto part = engine::take_layers(layers, {first, last}).value();
+  engine::to_memory_format(part, how.channels_last);
+  return stage_module(std::move(part),
                       {.is_first = first == 0,
-                       .is_last = last == layers->size(),
+                       .is_last = last == layers.size(),
                        .precision = how.bf16 ? engine::precision::bf16 : engine::precision::fp32,
                        .channels_last = how.channels_last});
 }

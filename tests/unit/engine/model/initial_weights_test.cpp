@@ -19,6 +19,7 @@
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -124,12 +125,11 @@ void check_stages_of_a_v(const model_blueprint& of) {
     std::int64_t own = 0;
     std::vector<model> made;
     for (const auto range : slices) {
-      auto slice = weights.make(range);
-      REQUIRE(slice);
-      own += bytes_of(*slice);
-      for (std::size_t i = 0; i < slice->size(); ++i)
-        CHECK(same_bits(*slice->at(i), *whole[range.first + i]));
-      made.push_back(std::move(*slice));
+      auto slice = weights.make(range).value();
+      own += bytes_of(slice);
+      for (std::size_t i = 0; i < slice.size(); ++i)
+        CHECK(same_bits(*slice.at(i), *whole[range.first + i]));
+      made.push_back(std::move(slice));
     }
     CHECK(live.now() == own);
     CHECK(live.peak() <= own + largest_of(whole));
@@ -153,15 +153,9 @@ class counting final : public layer {
 }  // namespace
 
 TEST_CASE("A stage draws the whole model's weights and holds its slices and one layer more") {
-  SECTION("a residual network, which draws its convolutions twice") {
-    check_stages_of_a_v(resnet());
-  }
-  SECTION("a decoder with an embedding of its own at each end") {
-    check_stages_of_a_v(decoder(false));
-  }
-  SECTION("a decoder whose ends share one weight") {
-    check_stages_of_a_v(decoder(true));
-  }
+  SECTION("a residual network, which draws its convolutions twice") check_stages_of_a_v(resnet());
+  SECTION("a decoder with an embedding of its own at each end") check_stages_of_a_v(decoder(false));
+  SECTION("a decoder whose ends share one weight") check_stages_of_a_v(decoder(true));
 }
 
 TEST_CASE("Layers are drawn in any order, and again, with the same bits") {
@@ -172,15 +166,11 @@ TEST_CASE("Layers are drawn in any order, and again, with the same bits") {
   for (const std::size_t i :
        {whole.size() - 1, std::size_t{0}, whole.size() / 2, std::size_t{4}, whole.size() - 1}) {
     INFO("layer " << i);
-    const auto made = weights.make(i);
-    REQUIRE(made);
-    CHECK(same_bits(**made, *whole[i]));
+    const auto made = weights.make(i).value();
+    CHECK(same_bits(*made, *whole[i]));
   }
-  for (const layer_range wrong : {layer_range{2, 2}, layer_range{0, whole.size() + 1}}) {
-    const auto refused = weights.make(wrong);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::bad_config);
-  }
+  for (const layer_range wrong : {layer_range{2, 2}, layer_range{0, whole.size() + 1}})
+    CHECK(error_of(weights.make(wrong)).code == errc::bad_config);
 }
 
 TEST_CASE("A described model has shapes, ties and multiply-adds, and no memory") {
@@ -212,9 +202,7 @@ TEST_CASE("A layer that needs memory to be described is refused by its place") {
   model_blueprint of;
   of.add<linear>("in", 2, 4);
   of.add<counting>("counting");
-  const auto described = describe(of);
-  REQUIRE_FALSE(described);
-  CHECK(described.error().code == errc::bad_config);
-  CHECK_THAT(described.error().text, ContainsSubstring("layer 1") && ContainsSubstring("memory"));
+  CHECK_THAT(error_of(describe(of), errc::bad_config).text,
+             ContainsSubstring("layer 1") && ContainsSubstring("memory"));
   CHECK(at::randn({2}).sum().item<float>() != 0);  // tensors have memory again
 }

@@ -33,6 +33,7 @@
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "engine/operators/cross_entropy.hpp"
+#include "tests/refusal.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
@@ -252,15 +253,11 @@ TEST_CASE("a network lists its layers and tensors by torchvision's names") {
 }
 
 TEST_CASE("a network that cannot be built is refused") {
-  const auto unknown = build_resnet("resnet51", 10, 0);
-  REQUIRE_FALSE(unknown);
-  CHECK(unknown.error().code == errc::bad_config);
-  CHECK_THAT(unknown.error().text,
+  CHECK_THAT(error_of(build_resnet("resnet51", 10, 0), errc::bad_config).text,
              ContainsSubstring("'resnet51'") &&
                  ContainsSubstring("resnet18, resnet34, resnet50, resnet101, resnext101_32x8d"));
-  const auto empty = build_resnet("resnet18", 0, 0);
-  REQUIRE_FALSE(empty);
-  CHECK_THAT(empty.error().text, ContainsSubstring("at least 1 class, not 0"));
+  CHECK_THAT(error_of(build_resnet("resnet18", 0, 0)).text,
+             ContainsSubstring("at least 1 class, not 0"));
 }
 
 TEST_CASE("the seed alone decides the initial weights, in the whole model as in a slice") {
@@ -269,10 +266,9 @@ TEST_CASE("the seed alone decides the initial weights, in the whole model as in 
   CHECK_FALSE(same(collect_weights(whole), collect_weights(tiny(8))));
 
   auto other = tiny(7);
-  const auto slice = take_layers(other, {4, 6});
-  REQUIRE(slice);
-  CHECK(layer_names(*slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
-  CHECK(same((*slice)[1]->parameters(), whole[5]->parameters()));
+  const auto slice = take_layers(other, {4, 6}).value();
+  CHECK(layer_names(slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
+  CHECK(same(slice[1]->parameters(), whole[5]->parameters()));
 }
 
 TEST_CASE("layers are taken out of a model once, and only where there are some") {
@@ -368,9 +364,7 @@ TEST_CASE("weights that do not fit are refused by name, and nothing is copied") 
     wrong.back().tensor = at::ones({5}, at::kLong);
     expected = "weight 'fc.bias' is of type Long, but the model expects Float";
   }
-  const auto loaded = load_weights(target, wrong);
-  REQUIRE_FALSE(loaded);
-  CHECK(loaded.error() == error{errc::bad_data, expected});
+  CHECK(error_of(load_weights(target, wrong), errc::bad_data).text == expected);
   CHECK(same(collect_weights(target), before));
 }
 
@@ -415,12 +409,11 @@ TEST_CASE("a residual network needs two samples where its last batch norms see o
   };
   for (const auto& [images, least] : {row{{3, 32, 32}, 2}, row{{3, 8, 8}, 2}, row{{3, 33, 32}, 1},
                                       row{{3, 32, 64}, 1}, row{{3, 224, 224}, 1}}) {
-    const auto layers = troupe::apps::build_resnet("resnet18", 10, 1);
-    REQUIRE(layers);
+    const auto layers = troupe::apps::build_resnet("resnet18", 10, 1).value();
     const auto x = at::zeros({least, images[0], images[1], images[2]});
     CHECK(troupe::apps::least_resnet_samples(images) == least);
     const auto run = [&](at::Tensor batch) {
-      for (const auto& each : *layers) batch = run_layer(*each, batch, /*training=*/true);
+      for (const auto& each : layers) batch = run_layer(*each, batch, /*training=*/true);
     };
     CHECK_NOTHROW(run(x));
     if (least == 2) CHECK_THROWS(run(x.narrow(0, 0, 1)));

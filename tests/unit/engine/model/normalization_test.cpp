@@ -288,20 +288,14 @@ TEST_CASE("What the kernels do not know takes PyTorch's operators, to the bit") 
   at::set_num_threads(1);
   const auto after = any_tail();
   auto input = make({4, 8, 6, 6}, at::kFloat);
-  SECTION("contiguous images") {
-    input.input = leaf(input.input.detach().contiguous());
-  }
+  SECTION("contiguous images") input.input = leaf(input.input.detach().contiguous());
   SECTION("images that are not dense") {
     input.input = leaf(input.input).narrow(3, 0, 3);
     input.added = leaf(input.added.detach().narrow(3, 0, 3).contiguous());
     input.seed = input.seed.narrow(3, 0, 3).contiguous();
   }
-  SECTION("one pixel an image") {
-    input = make({16, 8, 1, 1}, at::kFloat);
-  }
-  SECTION("f64") {
-    input = precise(input);
-  }
+  SECTION("one pixel an image") input = make({16, 8, 1, 1}, at::kFloat);
+  SECTION("f64") input = precise(input);
   check_same(run(copy(input), after), run_plainly(copy(input), after));
 }
 

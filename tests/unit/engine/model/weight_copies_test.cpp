@@ -102,10 +102,9 @@ at::Tensor weight_of(const shape_of_weight& of, bool channels_last) {
 void update(const optimizers::optimizer& by, at::Tensor weight) {
   std::vector<at::Tensor> parameters{weight};
   optimizers::state kept;
-  auto chosen = optimizers::complete(by, {});
-  REQUIRE(chosen);
+  auto chosen = optimizers::complete(by, {}).value();
   const auto gradient = at::randn_like(weight);
-  const auto stepped = by.step(parameters, {std::optional(gradient)}, kept, *chosen, 1);
+  const auto stepped = by.step(parameters, {std::optional(gradient)}, kept, chosen, 1);
   REQUIRE(stepped);
 }
 
@@ -225,15 +224,14 @@ TEST_CASE("After an update by any optimizer a convolution computes with the new 
   const auto name = GENERATE(Catch::Generators::from_range(optimizers::built_in().names()));
   const auto by = GENERATE(precision::fp32, precision::bf16);
   CAPTURE(name, name_of(by));
-  const auto optimizer = optimizers::built_in().find(name);
-  REQUIRE(optimizer);
+  const auto optimizer = optimizers::built_in().find(name).value();
   const shape_of_weight of{64, 64, 3, 8, {.padding = 1}};
   const auto weight = weight_of(of, true);
   const auto input = laid_out(at::randn({4, of.in, of.side, of.side}), true);
   const auto copies = std::make_shared<weight_copies>();
   auto before = run(input, weight, of.how, by, copies);
   for (int i = 0; i < 2; ++i) {
-    update(*optimizer, weight);
+    update(optimizer, weight);
     const auto now = run(input, weight, of.how, by, copies);
     CHECK(same_bits(now, run(input, weight, of.how, by, {})));
     CHECK_FALSE(at::equal(now.output, before.output));
@@ -259,13 +257,12 @@ struct module_variant {
 };
 
 stage_module whole_model(const module_variant& how) {
-  auto layers = make_whole(tests::small_residual_network(10), 1);
-  REQUIRE(layers);
-  to_memory_format(*layers, how.channels_last);
-  const auto count = layers->size();
-  return stage_module(std::move(*layers), {.precision = how.by,
-                                           .channels_last = how.channels_last,
-                                           .recompute = std::vector(count, how.recompute)});
+  auto layers = make_whole(tests::small_residual_network(10), 1).value();
+  to_memory_format(layers, how.channels_last);
+  const auto count = layers.size();
+  return stage_module(std::move(layers), {.precision = how.by,
+                                          .channels_last = how.channels_last,
+                                          .recompute = std::vector(count, how.recompute)});
 }
 
 /// Two micro-batches of a step: losses and gradients.
@@ -320,18 +317,15 @@ TEST_CASE("A stage with copies from steps before computes what a fresh one with 
   };
   auto gradients = compare(1);
   gradients.erase(gradients.begin(), gradients.begin() + 2);  // the losses
-  const auto sgd = optimizers::built_in().find("sgd");
-  REQUIRE(sgd);
+  const auto sgd = optimizers::built_in().find("sgd").value();
   std::vector<at::Tensor> parameters;
   for (const auto& each : used.parameters()) parameters.push_back(each.tensor);
   std::vector<std::optional<at::Tensor>> given(gradients.begin(), gradients.end());
   optimizers::state kept;
-  const auto chosen = optimizers::complete(*sgd, {{"lr", 1e-3}});
-  REQUIRE(chosen);
-  REQUIRE(sgd->step(parameters, given, kept, *chosen, 1));
+  const auto chosen = optimizers::complete(sgd, {{"lr", 1e-3}}).value();
+  REQUIRE(sgd.step(parameters, given, kept, chosen, 1));
   static_cast<void>(compare(2));
-  const auto other = make_whole(tests::small_residual_network(10), 7);
-  REQUIRE(other);
-  REQUIRE(load_weights(used.layers(), collect_weights(*other)));
+  const auto other = make_whole(tests::small_residual_network(10), 7).value();
+  REQUIRE(load_weights(used.layers(), collect_weights(other)));
   static_cast<void>(compare(3));
 }

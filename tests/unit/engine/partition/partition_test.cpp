@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/partition/partition.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -55,13 +56,11 @@ TEST_CASE("a cut at a group of layers means the group's first layer") {
 
 TEST_CASE("a cut that names no layer is refused with the allowed names") {
   for (const std::string wrong : {"layer3", "layer", "layer1.", "layer2.7", ""}) {
-    const auto cuts = parse_cuts(names, {wrong});
-    REQUIRE_FALSE(cuts);
-    CHECK(cuts.error().code == errc::bad_config);
-    CHECK_THAT(cuts.error().text, ContainsSubstring("cut '" + wrong + "' names no layer"));
-    CHECK_THAT(cuts.error().text, ContainsSubstring("bn1, layer1.0, layer1.1, layer2.0"));
-    CHECK_THAT(cuts.error().text, !ContainsSubstring("conv1"));
-    CHECK_THAT(cuts.error().text, ContainsSubstring("--partition takes auto or even"));
+    const auto cuts = error_of(parse_cuts(names, {wrong}), errc::bad_config);
+    CHECK_THAT(cuts.text, ContainsSubstring("cut '" + wrong + "' names no layer"));
+    CHECK_THAT(cuts.text, ContainsSubstring("bn1, layer1.0, layer1.1, layer2.0"));
+    CHECK_THAT(cuts.text, !ContainsSubstring("conv1"));
+    CHECK_THAT(cuts.text, ContainsSubstring("--partition takes auto or even"));
   }
 }
 
@@ -88,30 +87,23 @@ TEST_CASE("more chunks than layers are refused by what was asked for: stages and
 }
 
 TEST_CASE("a cut inside of a layer is refused with the layer's name") {
-  const auto cuts = parse_cuts(names, {"layer2.0.conv1"});
-  REQUIRE_FALSE(cuts);
-  CHECK_THAT(cuts.error().text, ContainsSubstring("inside of the layer 'layer2.0'") &&
-                                    ContainsSubstring("cannot be cut") &&
-                                    ContainsSubstring("layer2.1"));
+  CHECK_THAT(error_of(parse_cuts(names, {"layer2.0.conv1"})).text,
+             ContainsSubstring("inside of the layer 'layer2.0'") &&
+                 ContainsSubstring("cannot be cut") && ContainsSubstring("layer2.1"));
 }
 
 TEST_CASE("cuts out of order, repeated or before the first layer are refused") {
-  const auto out_of_order = parse_cuts(names, {"layer2", "layer1"});
-  REQUIRE_FALSE(out_of_order);
-  CHECK_THAT(out_of_order.error().text,
+  CHECK_THAT(error_of(parse_cuts(names, {"layer2", "layer1"})).text,
              ContainsSubstring("'layer1' lies before the cut 'layer2.0'"));
 
-  const auto repeated = parse_cuts(names, {"layer2", "layer2.0"});
-  REQUIRE_FALSE(repeated);
-  CHECK_THAT(repeated.error().text, ContainsSubstring("'layer2.0' repeats"));
+  CHECK_THAT(error_of(parse_cuts(names, {"layer2", "layer2.0"})).text,
+             ContainsSubstring("'layer2.0' repeats"));
 
-  const auto first = parse_cuts(names, {"conv1"});
-  REQUIRE_FALSE(first);
-  CHECK_THAT(first.error().text, ContainsSubstring("'conv1' is where the first stage begins"));
+  CHECK_THAT(error_of(parse_cuts(names, {"conv1"})).text,
+             ContainsSubstring("'conv1' is where the first stage begins"));
 
-  const auto single = parse_cuts({"fc"}, {"fc"});
-  REQUIRE_FALSE(single);
-  CHECK_THAT(single.error().text, ContainsSubstring("a model of one layer cannot be cut"));
+  CHECK_THAT(error_of(parse_cuts({"fc"}, {"fc"})).text,
+             ContainsSubstring("a model of one layer cannot be cut"));
 }
 
 TEST_CASE("even cuts minimise the slowest stage") {
@@ -128,12 +120,11 @@ TEST_CASE("even cuts are as good as the best of all cuts") {
     std::vector<double> costs(1 + random() % 10);
     for (auto& cost : costs) cost = static_cast<double>(random() % 20);
     const auto stages = 1 + random() % costs.size();
-    const auto cuts = even_cuts(costs, stages);
-    REQUIRE(cuts);
-    REQUIRE(cuts->size() == stages - 1);
-    REQUIRE((cuts->empty() || (cuts->front() > 0 && cuts->back() < costs.size())));
-    REQUIRE(std::ranges::adjacent_find(*cuts, std::greater_equal<>()) == cuts->end());
-    REQUIRE(slowest_stage(costs, *cuts) == least_slowest(costs, stages));
+    const auto cuts = even_cuts(costs, stages).value();
+    REQUIRE(cuts.size() == stages - 1);
+    REQUIRE((cuts.empty() || (cuts.front() > 0 && cuts.back() < costs.size())));
+    REQUIRE(std::ranges::adjacent_find(cuts, std::greater_equal<>()) == cuts.end());
+    REQUIRE(slowest_stage(costs, cuts) == least_slowest(costs, stages));
   }
 }
 
@@ -143,10 +134,7 @@ TEST_CASE("layers that cost nothing stay with the layer before them") {
 }
 
 TEST_CASE("what cannot be cut evenly is refused with the numbers") {
-  const auto too_many = even_cuts({1, 2, 3}, 5);
-  REQUIRE_FALSE(too_many);
-  CHECK(too_many.error().code == errc::bad_config);
-  CHECK_THAT(too_many.error().text, ContainsSubstring("3 layers into 5 stages"));
+  check_refused(even_cuts({1, 2, 3}, 5), errc::bad_config, "3 layers into 5 stages");
 
   CHECK(even_cuts({1, 2}, 0).error().code == errc::bad_config);
   CHECK(even_cuts({}, 1).error().code == errc::bad_config);

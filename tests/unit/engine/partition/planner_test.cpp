@@ -16,6 +16,7 @@
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile.hpp"
 #include "engine/partition/replicas.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -110,9 +111,8 @@ TEST_CASE("A plan's slowest stage is as fast as any partition's, with sending, w
     };
     for (const auto& each : all)
       if (largest(each) <= how.memory_cap_bytes) best = std::min(best, slowness(each));
-    const auto cuts = plan_cuts(costs, how, 4);
-    REQUIRE(cuts);
-    const auto chosen = predict(costs, how, 4, *cuts).value();
+    const auto cuts = plan_cuts(costs, how, 4).value();
+    const auto chosen = predict(costs, how, 4, cuts).value();
     CHECK(largest(chosen) <= how.memory_cap_bytes);
     CHECK_THAT(slowness(chosen), WithinRel(best, 1e-9));
   }
@@ -168,9 +168,8 @@ TEST_CASE(
     double best = std::numeric_limits<double>::infinity();
     for (const auto& cuts : all_cuts(15, 6))  // 2002
       best = std::min(best, predict(costs, how, 6, cuts)->step_s);
-    const auto cuts = plan_cuts(costs, how, 6);
-    REQUIRE(cuts);
-    worst = std::max(worst, predict(costs, how, 6, *cuts)->step_s / best);
+    const auto cuts = plan_cuts(costs, how, 6).value();
+    worst = std::max(worst, predict(costs, how, 6, cuts)->step_s / best);
   }
   INFO("at worst " << worst << " of the fastest");
   CHECK(worst < 1.03);
@@ -296,14 +295,12 @@ TEST_CASE("More slices than layers, and a cap that none meets, are refused") {
   std::mt19937 random(7);
   const auto costs = random_costs(random, 7);
   planning how{.schedule = {.name = "zb-v"}, .stages = 4, .batch_size = 8, .cores = 2};
-  const auto many = plan_cuts(costs, how, 4);
-  REQUIRE_FALSE(many);
-  CHECK_THAT(many.error().text, ContainsSubstring("7 layers into 4 stages with 2 chunks each"));
+  CHECK_THAT(error_of(plan_cuts(costs, how, 4)).text,
+             ContainsSubstring("7 layers into 4 stages with 2 chunks each"));
   how.stages = 3;
   how.memory_cap_bytes = mebi;
-  const auto refused = plan_cuts(costs, how, 4);
-  REQUIRE_FALSE(refused);
-  const auto& text = refused.error().text;
+  const error refused = error_of(plan_cuts(costs, how, 4));
+  const auto& text = refused.text;
   CHECK_THAT(text, ContainsSubstring("1 MiB; the least cap that was found to do is "));
   how.memory_cap_bytes = std::stod(text.substr(text.rfind("is ") + 3)) * mebi;
   CHECK(plan_cuts(costs, how, 4));
@@ -324,10 +321,8 @@ TEST_CASE("A cap that no partition meets says the least that would do, and that 
   std::mt19937 random(2);
   const auto costs = random_costs(random, 6);
   planning how{.stages = 3, .batch_size = 16, .cores = 3, .memory_cap_bytes = mebi};
-  const auto refused = plan_cuts(costs, how, 4);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::bad_config);
-  const auto& text = refused.error().text;
+  const error refused = error_of(plan_cuts(costs, how, 4), errc::bad_config);
+  const auto& text = refused.text;
   CHECK_THAT(text, ContainsSubstring("1 MiB") && ContainsSubstring("least cap"));
   const double least = std::stod(text.substr(text.rfind("is ") + 3));
   how.memory_cap_bytes = least * mebi;
@@ -339,22 +334,19 @@ TEST_CASE("A cap that no partition meets says the least that would do, and that 
 TEST_CASE("More stages than cores share them, more stages than layers are refused") {
   const auto costs = costs_of({1, 1, 1, 1});
   const planning two_cores{.stages = 4, .batch_size = 8, .cores = 2};
-  const auto four = predict(costs, two_cores, 8, {1, 2, 3});
-  REQUIRE(four);
-  CHECK_THAT(four->step_s, WithinRel(4 * 8 / 2.0, 1e-9));
+  const auto four = predict(costs, two_cores, 8, {1, 2, 3}).value();
+  CHECK_THAT(four.step_s, WithinRel(4 * 8 / 2.0, 1e-9));
   const planning too_many{.stages = 5, .batch_size = 8, .cores = 2};
-  const auto refused = plan_cuts(costs, too_many, 8);
-  REQUIRE_FALSE(refused);
-  CHECK_THAT(refused.error().text, ContainsSubstring("4 layers") && ContainsSubstring("5 stages"));
+  CHECK_THAT(error_of(plan_cuts(costs, too_many, 8)).text,
+             ContainsSubstring("4 layers") && ContainsSubstring("5 stages"));
 }
 
 TEST_CASE("The bubble of a balanced prediction is the schedule's formula") {
   const auto costs = costs_of({1, 1});
-  const auto made = predict(costs, {.stages = 2, .batch_size = 4, .cores = 2}, 4, {1});
-  REQUIRE(made);
+  const auto made = predict(costs, {.stages = 2, .batch_size = 4, .cores = 2}, 4, {1}).value();
   // F = I = W = s: (p - 1) 2 s over m 3 s + (p - 1) 2 s, as gradients are handed over early.
-  CHECK_THAT(made->bubble, WithinRel(1.0 / 7, 1e-9));
-  CHECK_THAT(made->step_s, WithinRel(14.0 / 3, 1e-9));
+  CHECK_THAT(made.bubble, WithinRel(1.0 / 7, 1e-9));
+  CHECK_THAT(made.step_s, WithinRel(14.0 / 3, 1e-9));
 }
 
 TEST_CASE("A fixed price of each micro-batch keeps their number small") {
@@ -395,9 +387,8 @@ TEST_CASE("Recomputed layers keep less and cost a forward more") {
 
 TEST_CASE("A prediction says its stages, and how far it was off") {
   const auto made =
-      predict(costs_of({1, 1, 1}), {.stages = 2, .batch_size = 4, .cores = 2}, 4, {2});
-  REQUIRE(made);
-  const auto lines = to_lines(*made, {"conv", "relu", "fc"});
+      predict(costs_of({1, 1, 1}), {.stages = 2, .batch_size = 4, .cores = 2}, 4, {2}).value();
+  const auto lines = to_lines(made, {"conv", "relu", "fc"});
   REQUIRE(lines.size() == 3);
   CHECK_THAT(lines[0], ContainsSubstring("2 stages") && ContainsSubstring("4 micro-batches"));
   CHECK_THAT(lines[1], ContainsSubstring("conv .. relu"));
@@ -468,12 +459,10 @@ TEST_CASE("Replicas and a pipeline are compared: the faster one wins, and what i
 
 TEST_CASE("Replicas are given the number of micro-batches that suits them, and one each at least") {
   const planning how{.stages = 4, .batch_size = 16, .cores = 4};
-  const auto made = plan_replicas(costs_with_parameters(0), how, {1, 2, 3, 4, 5, 6, 7, 8});
-  REQUIRE(made);
-  CHECK((made->microbatches == 4 || made->microbatches == 8));
-  const auto refused = plan_replicas(costs_with_parameters(0), how, {1, 3});
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().text == "4 replicas need as many micro-batches, not 3");
+  const auto made = plan_replicas(costs_with_parameters(0), how, {1, 2, 3, 4, 5, 6, 7, 8}).value();
+  CHECK((made.microbatches == 4 || made.microbatches == 8));
+  CHECK(error_of(plan_replicas(costs_with_parameters(0), how, {1, 3})).text ==
+        "4 replicas need as many micro-batches, not 3");
 }
 
 TEST_CASE("The last layer is measured with its loss, forward and backward") {
@@ -482,15 +471,14 @@ TEST_CASE("The last layer is measured with its loss, forward and backward") {
   layers.add<linear>("map", 8, 16);
   layers.add<linear>("scores", 16, 1000);
   const batch samples{at::randn({64, 8}), at::randint(0, 1000, {64}, at::kLong)};
-  const auto measured = profile_model(layers, {}, samples, 0);
-  REQUIRE(measured);
+  const auto measured = profile_model(layers, {}, samples, 0).value();
   constexpr double scores = 64 * 1000 * 4;
-  CHECK(measured->layers[0].loss_bytes == 0);
-  CHECK(measured->layers[1].output_bytes == scores);
+  CHECK(measured.layers[0].loss_bytes == 0);
+  CHECK(measured.layers[1].output_bytes == scores);
   // The logarithms of the softmax are kept, the scores are not. At once there are these, their
   // gradient, and the gradient of the scores.
-  CHECK_THAT(measured->layers[1].kept_bytes, WithinRel(scores, 0.02));
-  CHECK_THAT(measured->layers[1].loss_bytes, WithinRel(2 * scores, 0.02));
+  CHECK_THAT(measured.layers[1].kept_bytes, WithinRel(scores, 0.02));
+  CHECK_THAT(measured.layers[1].loss_bytes, WithinRel(2 * scores, 0.02));
 }
 
 TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of parameters") {
@@ -500,12 +488,11 @@ TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of p
   layers.add<relu>("relu");
   layers.add<linear>("narrow", 512, 4);
   const batch samples{at::randn({32, 64}), at::randint(0, 4, {32}, at::kLong)};
-  const auto measured = profile_model(layers, {}, samples, 2);
-  REQUIRE(measured);
-  REQUIRE(measured->samples == 32);
-  REQUIRE(measured->layers.size() == 3);
+  const auto measured = profile_model(layers, {}, samples, 2).value();
+  REQUIRE(measured.samples == 32);
+  REQUIRE(measured.layers.size() == 3);
   const auto& [wide, relu_cost, narrow] =
-      std::tie(measured->layers[0], measured->layers[1], measured->layers[2]);
+      std::tie(measured.layers[0], measured.layers[1], measured.layers[2]);
   CHECK(wide.name == "wide");
   CHECK(wide.output_bytes == 32 * 512 * 4);
   CHECK(wide.kept_bytes == 32 * 512 * 4);
@@ -516,6 +503,6 @@ TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of p
     CHECK(each->weight_s > 0);
   }
   CHECK(narrow.input_s > 0);
-  CHECK(slowest(predict(cost_model::fit({*measured}).value(), {.batch_size = 32, .cores = 1}, 1, {})
+  CHECK(slowest(predict(cost_model::fit({measured}).value(), {.batch_size = 32, .cores = 1}, 1, {})
                     .value()) > 0);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/partition/planner.hpp"
 #include "engine/partition/profile_file.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -83,7 +84,7 @@ std::string why(const std::string& text) {
 
 TEST_CASE("a profile is read back from its text with every digit") {
   std::mt19937 random(1);
-  for (const std::size_t sizes : {1U, 2U}) {
+  for (const std::size_t sizes : {1U, 2U})
     for (int round = 0; round < 20; ++round) {
       const auto profile = random_profile(random, 1 + random() % 5, sizes);
       const auto read = parse_profile(to_text(profile), "p.toml");
@@ -91,17 +92,15 @@ TEST_CASE("a profile is read back from its text with every digit") {
       REQUIRE(read);
       CHECK(*read == profile);
     }
-  }
 }
 
 TEST_CASE("a profile that a person wrote is read, integers as numbers too") {
-  const auto read = parse_profile(small, "p.toml");
-  REQUIRE(read);
-  CHECK(read->sizes[1].samples == 4);
-  CHECK(read->sizes[1].layers[0].weight_s == 2.5);
-  CHECK(read->sizes[0].layers[0].kept_bytes == 8);
-  CHECK(read->bytes_per_s == 5e9);
-  CHECK(cost_model::fit(read->sizes));
+  const auto read = parse_profile(small, "p.toml").value();
+  CHECK(read.sizes[1].samples == 4);
+  CHECK(read.sizes[1].layers[0].weight_s == 2.5);
+  CHECK(read.sizes[0].layers[0].kept_bytes == 8);
+  CHECK(read.bytes_per_s == 5e9);
+  CHECK(cost_model::fit(read.sizes));
 }
 
 TEST_CASE("a profile that was cut off anywhere is refused with its name and a line") {
@@ -170,13 +169,8 @@ TEST_CASE("a profile's file is written whole and replaced, or not at all") {
   CHECK(load_profile(folder / "p.toml").value() == one);
   REQUIRE(save_profile(folder / "p.toml", other));
   CHECK(load_profile(folder / "p.toml").value() == other);
-  const auto nowhere = save_profile(folder / "no" / "p.toml", one);
-  REQUIRE_FALSE(nowhere);
-  CHECK(nowhere.error().code == errc::io_failed);
-  CHECK_THAT(nowhere.error().text, ContainsSubstring("p.toml"));
-  const auto missing = load_profile(folder / "q.toml");
-  REQUIRE_FALSE(missing);
-  CHECK(missing.error().code == errc::io_failed);
-  CHECK_THAT(missing.error().text, ContainsSubstring("q.toml cannot be read: No such file"));
+  check_refused(save_profile(folder / "no" / "p.toml", one), errc::io_failed, "p.toml");
+  check_refused(load_profile(folder / "q.toml"), errc::io_failed,
+                "q.toml cannot be read: No such file");
   CHECK_THAT(load_profile(folder.path()).error().text, ContainsSubstring("is a directory"));
 }

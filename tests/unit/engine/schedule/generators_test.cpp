@@ -11,6 +11,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/simulation.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/engine/schedule/plans.hpp"
 
 using namespace troupe;
@@ -160,18 +161,16 @@ TEST_CASE("an evaluation step fills and drains the pipeline once") {
 }
 
 TEST_CASE("a simulated stage waits for the slower one before it, and for messages") {
-  const auto ran = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}});
-  REQUIRE(ran);
-  CHECK(ran->starts[0] == std::vector<double>{0, 3, 8, 9});
-  CHECK(ran->starts[1] == std::vector<double>{3, 6, 7, 8});
-  CHECK(ran->makespan == 10);
-  CHECK(ran->period == 10);
-  CHECK(ran->busy == std::vector<double>{8, 4});
-  CHECK(ran->bubble == Approx(1 - 12.0 / 20.0));
-  const auto late = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}}, {.latency = 0.5});
-  REQUIRE(late);
-  CHECK(late->starts[1] == std::vector<double>{3.5, 6.5, 7.5, 8.5});
-  CHECK(late->makespan == 11);
+  const auto ran = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}}).value();
+  CHECK(ran.starts[0] == std::vector<double>{0, 3, 8, 9});
+  CHECK(ran.starts[1] == std::vector<double>{3, 6, 7, 8});
+  CHECK(ran.makespan == 10);
+  CHECK(ran.period == 10);
+  CHECK(ran.busy == std::vector<double>{8, 4});
+  CHECK(ran.bubble == Approx(1 - 12.0 / 20.0));
+  const auto late = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}}, {.latency = 0.5}).value();
+  CHECK(late.starts[1] == std::vector<double>{3.5, 6.5, 7.5, 8.5});
+  CHECK(late.makespan == 11);
   // Between chunks of one stage nothing travels.
   const auto layout = layout_of({"zb-v"}, 1).value();
   CHECK(simulate(zb_v(1, 2), even_costs(layout, {}), {.latency = 0.5})->makespan == 6);
@@ -181,16 +180,15 @@ TEST_CASE("messages of a simulated stage travel one after the other each way, be
   // The second forward is made at 2 and leaves when the first has, at 5; gradients, made at 11 and
   // 12, leave the other way at once.
   const message_times slow{.latency = 1, .transfer = {0, 4}};
-  const auto ran = simulate(gpipe(2, 2), {{1, 1, 0}, {1, 1, 0}}, slow);
-  REQUIRE(ran);
-  CHECK(ran->starts[1] == std::vector<double>{6, 10, 11, 12});
-  CHECK(ran->starts[0] == std::vector<double>{0, 1, 17, 21});
-  CHECK(ran->busy == std::vector<double>{4, 4});
+  const auto ran = simulate(gpipe(2, 2), {{1, 1, 0}, {1, 1, 0}}, slow).value();
+  CHECK(ran.starts[1] == std::vector<double>{6, 10, 11, 12});
+  CHECK(ran.starts[0] == std::vector<double>{0, 1, 17, 21});
+  CHECK(ran.busy == std::vector<double>{4, 4});
   // There and back across two cuts; the third lies within a stage.
   const auto alone = simulate(zb_v(2, 1), {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, {1, 1, 0}},
-                              {.transfer = {0, 10, 10, 10}});
-  REQUIRE(alone);
-  CHECK(alone->makespan == 8 + 4 * 10);
+                              {.transfer = {0, 10, 10, 10}})
+                         .value();
+  CHECK(alone.makespan == 8 + 4 * 10);
 }
 
 TEST_CASE("a simulation without one usable cost a slice is refused") {
@@ -210,10 +208,7 @@ TEST_CASE("a simulation without one usable cost a slice is refused") {
 
 TEST_CASE("an unknown schedule or an impossible size is refused with what is possible") {
   const auto refusal = [](const schedule_choice& schedule, std::uint32_t p, std::uint32_t m) {
-    const auto made = plan_step(schedule, p, m);
-    REQUIRE_FALSE(made);
-    CHECK(made.error().code == errc::bad_config);
-    return made.error().text;
+    return error_of(plan_step(schedule, p, m), errc::bad_config).text;
   };
   CHECK(make({"gpipe"}, 2, 3) == gpipe(2, 3));
   CHECK(make({"1f1b"}, 2, 3) == one_f_one_b(2, 3));
@@ -236,11 +231,10 @@ TEST_CASE("an unknown schedule or an impossible size is refused with what is pos
 TEST_CASE("a plan that is given serves steps of fewer micro-batches") {
   for (const auto& schedule : all_schedules())
     for (std::uint32_t m = 1; m <= 7; ++m) {
-      const auto made = plan_step({.given = make(schedule, 3, 7)}, 3, m);
-      REQUIRE(made);
+      const auto made = plan_step({.given = make(schedule, 3, 7)}, 3, m).value();
       CAPTURE(schedule.name, m);
-      CHECK(made->microbatches == m);
-      CHECK(violation_of(*made) == "none");
+      CHECK(made.microbatches == m);
+      CHECK(violation_of(made) == "none");
     }
 }
 

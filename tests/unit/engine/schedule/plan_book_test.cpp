@@ -10,6 +10,7 @@
 
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/packed_plan.hpp"
+#include "tests/refusal.hpp"
 
 using namespace troupe;
 using namespace troupe::engine;
@@ -93,11 +94,8 @@ TEST_CASE("numbers that are no actions are refused by their place") {
   auto numbers = pack(gpipe(1, 2).stages[0].actions);
   for (const std::int32_t wrong : {-1, 1 << 20, std::numeric_limits<std::int32_t>::max()}) {
     numbers[2] = wrong;
-    const auto refused = unpack(numbers);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::bad_frame);
-    CHECK_THAT(refused.error().text,
-               ContainsSubstring("action 2 of a stage's plan is none: " + std::to_string(wrong)));
+    check_refused(unpack(numbers), errc::bad_frame,
+                  "action 2 of a stage's plan is none: " + std::to_string(wrong));
   }
   const std::vector<std::int32_t> many(std::size_t{3} * max_chunks * max_microbatches + 1);
   CHECK_THAT(unpack(many).error().text, ContainsSubstring("the most is 786432"));

@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -22,12 +21,12 @@
 #include <vector>
 
 #include "engine/slices/summed_file.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 
 namespace {
 
 using namespace troupe;
-using Catch::Matchers::ContainsSubstring;
 using engine::named_tensor;
 using engine::snapshot;
 
@@ -117,14 +116,11 @@ TEST_CASE("Nothing is copied that has been read, or that nobody changes") {
   const auto take = [](const auto&...) { return result<void>(); };
   REQUIRE(read.read(take));
   read.make_own(refuse);
-  const auto again = read.read(take);
-  REQUIRE_FALSE(again);
-  CHECK(again.error() == error{errc::stale, "\"w\" has been read"});
+  CHECK(error_of(read.read(take), errc::stale).text == "\"w\" has been read");
   snapshot constant({"w", tensor}, snapshot::elements::stay);
   constant.make_own(refuse);
-  const auto whole = constant.read_whole();
-  REQUIRE(whole);
-  CHECK(whole->data_ptr() == tensor.data_ptr());
+  const auto whole = constant.read_whole().value();
+  CHECK(whole.data_ptr() == tensor.data_ptr());
   CHECK(constant.read_whole().error().code == errc::stale);
 }
 
@@ -148,10 +144,9 @@ TEST_CASE("Who changes tensors holds none that nobody will read") {
 TEST_CASE("A tensor that is read whole is the reader's own") {
   const auto tensor = at::ones({5});
   snapshot shown({"w", tensor}, snapshot::elements::may_change);
-  const auto whole = shown.read_whole();
-  REQUIRE(whole);
+  const auto whole = shown.read_whole().value();
   tensor.fill_(2);
-  CHECK(at::equal(*whole, at::ones({5})));
+  CHECK(at::equal(whole, at::ones({5})));
 }
 
 TEST_CASE("Where there is no memory for a copy the file is not written, and the owner goes on") {
@@ -159,11 +154,8 @@ TEST_CASE("Where there is no memory for a copy the file is not written, and the 
   const auto shown = engine::snapshots_of({{"first", at::ones({300'000})}, {"last", at::ones({5})}},
                                           snapshot::elements::may_change);
   shown[1]->make_own([](const at::Tensor&) -> at::Tensor { throw std::bad_alloc(); });
-  const auto refused = engine::save_summed(folder / "file", engine::stream_of(shown));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::handler_failed);
-  CHECK_THAT(refused.error().text,
-             ContainsSubstring("\"last\" could not be copied before a step changed it"));
+  check_refused(engine::save_summed(folder / "file", engine::stream_of(shown)),
+                errc::handler_failed, "\"last\" could not be copied before a step changed it");
   CHECK_FALSE(std::filesystem::exists(folder / "file"));
 }
 
@@ -172,7 +164,6 @@ TEST_CASE("A file of snapshots is that of their tensors") {
   std::vector<named_tensor> all;
   for (const auto& each : tensors_of_all_kinds()) all.push_back({std::to_string(all.size()), each});
   const auto shown = engine::snapshots_of(all, snapshot::elements::may_change);
-  const auto made = engine::save_summed(folder / "shown", engine::stream_of(shown));
-  REQUIRE(made);
-  CHECK(*made == engine::save_summed(folder / "kept", engine::stream_of(all)).value());
+  const auto made = engine::save_summed(folder / "shown", engine::stream_of(shown)).value();
+  CHECK(made == engine::save_summed(folder / "kept", engine::stream_of(all)).value());
 }

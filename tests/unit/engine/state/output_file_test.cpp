@@ -6,7 +6,6 @@
 #include <ATen/ops/ones.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -20,6 +19,8 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/save_anywhere.hpp"
 #include "messages/descriptor.hpp"
+#include "tests/refusal.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -52,15 +53,13 @@ std::size_t entries(const fs::path& folder) {
 /// Why something that is no file is not replaced; it is still there, and alone.
 std::string refusal_of(const scratch_folder& folder, const fs::path& file) {
   const auto before = about(file);
-  const auto saved = save_safetensors(file, tensors());
-  REQUIRE_FALSE(saved);
-  CHECK(saved.error().code == errc::io_failed);
+  const error saved = error_of(save_safetensors(file, tensors()), errc::io_failed);
   const auto after = about(file);
   CHECK(after.st_ino == before.st_ino);
   CHECK(after.st_mode == before.st_mode);
   CHECK(entries(folder.path()) == 1);
   CHECK_FALSE(why_not_replaceable(file).empty());
-  return saved.error().text;
+  return saved.text;
 }
 
 /// TMPDIR while it lives.
@@ -91,22 +90,8 @@ class no_descriptors {
     }
   }
 
-  /// A limit low enough that the table is soon full.
-  struct limit {
-    limit() {
-      ::getrlimit(RLIMIT_NOFILE, &before);
-      rlimit low = before;
-      low.rlim_cur = 256;
-      ::setrlimit(RLIMIT_NOFILE, &low);
-    }
-    limit(const limit&) = delete;
-    limit& operator=(const limit&) = delete;
-    ~limit() { ::setrlimit(RLIMIT_NOFILE, &before); }
-    rlimit before{};
-  };
-
  private:
-  limit limit_;
+  tests::lowered_limit limit_{RLIMIT_NOFILE, 256};  // so low that the table is soon full
   std::vector<descriptor> held_;
 };
 
@@ -159,9 +144,8 @@ TEST_CASE("a stranger's link in everybody's folder is not followed") {
   fs::create_symlink(folder / "mine", shared / "x");
   if (::lchown((shared / "x").c_str(), somebody, somebody) != 0)
     SKIP("only root can make a link of somebody else's");
-  const auto saved = save_safetensors(shared / "x", tensors());
-  REQUIRE_FALSE(saved);
-  CHECK_THAT(saved.error().text, ContainsSubstring("another user's link"));
+  CHECK_THAT(error_of(save_safetensors(shared / "x", tensors())).text,
+             ContainsSubstring("another user's link"));
   CHECK(read_bytes(folder / "mine") == "precious");
 }
 
@@ -222,45 +206,40 @@ TEST_CASE("weights go beside, where their file cannot be written, and replace no
   const scratch_folder folder;
   write_bytes(folder / "weights.safetensors", "of another run");
   anywhere_saver saver(folder / "gone" / "weights.safetensors", {folder.path()});
-  const auto saved = saver.save(stream_of(tensors()));
-  REQUIRE(saved);
-  CHECK(saved->file == folder / "weights-2.safetensors");
-  CHECK_THAT(saved->refusal, ContainsSubstring((folder / "gone").string()));
-  CHECK(load_safetensors(saved->file));
+  const auto saved = saver.save(stream_of(tensors())).value();
+  CHECK(saved.file == folder / "weights-2.safetensors");
+  CHECK_THAT(saved.refusal, ContainsSubstring((folder / "gone").string()));
+  CHECK(load_safetensors(saved.file));
   CHECK(read_bytes(folder / "weights.safetensors") == "of another run");
 }
 
 TEST_CASE("weights whose name is too long get another one") {
   const scratch_folder folder;
   anywhere_saver saver(folder / std::string(300, 'n'), {folder.path()});
-  const auto saved = saver.save(stream_of(tensors()));
-  REQUIRE(saved);
-  CHECK(saved->file == folder / "weights.safetensors");
-  CHECK_THAT(saved->refusal, ContainsSubstring("too long"));
+  const auto saved = saver.save(stream_of(tensors())).value();
+  CHECK(saved.file == folder / "weights.safetensors");
+  CHECK_THAT(saved.refusal, ContainsSubstring("too long"));
 }
 
 TEST_CASE("weights go to a folder of their own in the temporary one at last") {
   const scratch_folder folder;
   const temporary_folder there(folder.path());
   anywhere_saver saver(folder / "gone" / "w", {folder / "gone"});
-  const auto saved = saver.save(stream_of(tensors()));
-  REQUIRE(saved);
-  CHECK(saved->file.filename() == "w");
-  CHECK(saved->file.parent_path().parent_path() == folder.path());
-  CHECK((about(saved->file.parent_path()).st_mode & 07777) == 0700);
-  CHECK(load_safetensors(saved->file));
+  const auto saved = saver.save(stream_of(tensors())).value();
+  CHECK(saved.file.filename() == "w");
+  CHECK(saved.file.parent_path().parent_path() == folder.path());
+  CHECK((about(saved.file.parent_path()).st_mode & 07777) == 0700);
+  CHECK(load_safetensors(saved.file));
 }
 
 TEST_CASE("weights that fit nowhere are an error with every place's reason") {
   const scratch_folder folder;
   const temporary_folder nowhere(folder / "neither");
   anywhere_saver saver(folder / "gone" / "w", {folder / "lost"});
-  const auto saved = saver.save(stream_of(tensors()));
-  REQUIRE_FALSE(saved);
-  CHECK(saved.error().code == errc::io_failed);
-  CHECK_THAT(saved.error().text, ContainsSubstring((folder / "gone" / "w").string()) &&
-                                     ContainsSubstring((folder / "lost" / "w").string()) &&
-                                     ContainsSubstring("temporary folder"));
+  CHECK_THAT(error_of(saver.save(stream_of(tensors())), errc::io_failed).text,
+             ContainsSubstring((folder / "gone" / "w").string()) &&
+                 ContainsSubstring((folder / "lost" / "w").string()) &&
+                 ContainsSubstring("temporary folder"));
   CHECK(entries(folder.path()) == 0);
 }
 
@@ -273,14 +252,12 @@ TEST_CASE("a companion goes beside the file that was written, and its name is fr
   const scratch_folder folder;
   write_bytes(folder / "w.state", "of another run");
   anywhere_saver saver(folder / "gone" / "w.safetensors", {folder.path()}, state_beside);
-  const auto first = saver.save(stream_of(tensors()));
-  REQUIRE(first);
-  CHECK(first->file == folder / "w-2.safetensors");
-  const auto second = saver.save_companion(first->file, stream_of(tensors()));
-  REQUIRE(second);
-  CHECK(second->file == folder / "w-2.state");
-  CHECK(second->refusal.empty());
-  CHECK(load_safetensors(second->file));
+  const auto first = saver.save(stream_of(tensors())).value();
+  CHECK(first.file == folder / "w-2.safetensors");
+  const auto second = saver.save_companion(first.file, stream_of(tensors())).value();
+  CHECK(second.file == folder / "w-2.state");
+  CHECK(second.refusal.empty());
+  CHECK(load_safetensors(second.file));
   CHECK(read_bytes(folder / "w.state") == "of another run");
 }
 
@@ -289,13 +266,11 @@ TEST_CASE("a companion that cannot be beside goes elsewhere on its own") {
   fs::create_directory(folder / "here");
   fs::create_directory(folder / "here" / "w.state");
   anywhere_saver saver(folder / "here" / "w", {folder.path()}, state_beside);
-  const auto first = saver.save(stream_of(tensors()));
-  REQUIRE(first);
-  CHECK(first->refusal.empty());
-  const auto second = saver.save_companion(first->file, stream_of(tensors()));
-  REQUIRE(second);
-  CHECK(second->file == folder / "w.state");
-  CHECK_THAT(second->refusal, ContainsSubstring((folder / "here" / "w.state").string()));
+  const auto first = saver.save(stream_of(tensors())).value();
+  CHECK(first.refusal.empty());
+  const auto second = saver.save_companion(first.file, stream_of(tensors())).value();
+  CHECK(second.file == folder / "w.state");
+  CHECK_THAT(second.refusal, ContainsSubstring((folder / "here" / "w.state").string()));
 }
 
 TEST_CASE("a save finds a descriptor when the process has none left") {

@@ -9,8 +9,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include <array>
 #include <catch2/catch_test_macros.hpp>
@@ -20,6 +18,8 @@
 
 #include "engine/base/random.hpp"
 #include "engine/state/safetensors_header.hpp"
+#include "tests/refusal.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -48,11 +48,9 @@ std::string refusal(const std::string& bytes) {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   write_bytes(file, bytes);
-  const auto loaded = load_safetensors(file);
-  REQUIRE_FALSE(loaded);
-  CHECK(loaded.error().code == errc::bad_data);
-  CHECK_THAT(loaded.error().text, ContainsSubstring(file.string()));
-  return loaded.error().text;
+  const error loaded = error_of(load_safetensors(file), errc::bad_data);
+  CHECK_THAT(loaded.text, ContainsSubstring(file.string()));
+  return loaded.text;
 }
 
 std::string refusal(const std::string& header, const std::string& data) {
@@ -65,27 +63,6 @@ std::vector<std::string> names_in(const fs::path& folder) {
     names.push_back(entry.path().filename().string());
   return names;
 }
-
-// While it lives, the process can write no file beyond `bytes`: as on a full disk.
-class small_disk {
- public:
-  explicit small_disk(rlim_t bytes) : old_action_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    rlimit small = old_;
-    small.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  small_disk(const small_disk&) = delete;
-  small_disk& operator=(const small_disk&) = delete;
-  ~small_disk() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_action_);
-  }
-
- private:
-  rlimit old_{};
-  sighandler_t old_action_;
-};
 
 }  // namespace
 
@@ -195,10 +172,8 @@ TEST_CASE("a header whose length looks like a pickle's magic is read") {
 
 TEST_CASE("missing, empty and short files are refused by name") {
   const scratch_folder folder;
-  const auto missing = load_safetensors(folder / "none");
-  REQUIRE_FALSE(missing);
-  CHECK(missing.error().code == errc::bad_data);
-  CHECK_THAT(missing.error().text, ContainsSubstring("none") && ContainsSubstring("No such file"));
+  CHECK_THAT(error_of(load_safetensors(folder / "none"), errc::bad_data).text,
+             ContainsSubstring("none") && ContainsSubstring("No such file"));
   CHECK_THAT(load_safetensors(folder.path()).error().text, ContainsSubstring("is not a file"));
   CHECK_THAT(refusal(""), ContainsSubstring("0 bytes"));
   CHECK_THAT(refusal("1234567"), ContainsSubstring("7 bytes"));
@@ -310,11 +285,9 @@ TEST_CASE("what the format cannot hold is refused before anything is written") {
   const scratch_folder folder;
   const auto x = at::ones({1});
   const auto refused = [&folder](const std::vector<named_tensor>& tensors) {
-    const auto saved = save_safetensors(folder / "x", tensors);
-    REQUIRE_FALSE(saved);
-    CHECK(saved.error().code == errc::bad_data);
+    const error saved = error_of(save_safetensors(folder / "x", tensors), errc::bad_data);
     CHECK(names_in(folder.path()).empty());
-    return saved.error().text;
+    return saved.text;
   };
   CHECK_THAT(refused({{"w", x}, {"w", x}}), ContainsSubstring("\"w\" is given twice"));
   CHECK_THAT(refused({{"w", at::Tensor()}}), ContainsSubstring("\"w\" is undefined"));
@@ -330,12 +303,10 @@ TEST_CASE("a failed write names the file and leaves the old one and nothing else
   REQUIRE(save_safetensors(file, {{"x", at::ones({4})}}));
   const auto before = read_bytes(file);
   const auto saved = [&file] {
-    const small_disk full(4096);
+    const tests::small_files full(4096);
     return save_safetensors(file, {{"x", at::ones({100000})}});
   }();
-  REQUIRE_FALSE(saved);
-  CHECK(saved.error().code == errc::io_failed);
-  CHECK_THAT(saved.error().text, ContainsSubstring(file.string()));
+  check_refused(saved, errc::io_failed, file.string());
   CHECK(read_bytes(file) == before);
   CHECK(names_in(folder.path()) == std::vector<std::string>{"weights.safetensors"});
 }
@@ -344,11 +315,7 @@ TEST_CASE("a place that cannot be written to is an error that names the file") {
   const scratch_folder folder;
   fs::create_directory(folder / "taken");
   write_bytes(folder / "plain", "x");
-  for (const auto& file : {folder / "none" / "x", folder / "taken", folder / "plain" / "x"}) {
-    const auto saved = save_safetensors(file, {{"x", at::ones({4})}});
-    REQUIRE_FALSE(saved);
-    CHECK(saved.error().code == errc::io_failed);
-    CHECK_THAT(saved.error().text, ContainsSubstring(file.string()));
-  }
+  for (const auto& file : {folder / "none" / "x", folder / "taken", folder / "plain" / "x"})
+    check_refused(save_safetensors(file, {{"x", at::ones({4})}}), errc::io_failed, file.string());
   CHECK(names_in(folder.path()).size() == 2);
 }

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "tests/refusal.hpp"
+
 using namespace troupe;
 using namespace troupe::engine;
 using Catch::Matchers::ContainsSubstring;
@@ -24,14 +26,6 @@ step_vote squares(std::uint64_t step, std::uint32_t stage, const std::vector<dou
   auto made = vote(step, stage);
   made.squares = of;
   return made;
-}
-
-void check_refused(step_coordinator_core& core, const step_vote& what, errc code,
-                   const std::string& words) {
-  const auto heard = core.hear(what);
-  REQUIRE_FALSE(heard);
-  CHECK(heard.error().code == code);
-  CHECK_THAT(heard.error().text, ContainsSubstring(words));
 }
 
 }  // namespace
@@ -64,8 +58,9 @@ TEST_CASE("a repeated vote changes nothing, and a contradicting one is refused")
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK_FALSE(core.hear(squares(1, 0, {1, nan})).value());
   CHECK_FALSE(core.hear(squares(1, 0, {1, nan})).value());
-  check_refused(core, squares(1, 0, {1}), errc::bad_frame, "contradicts its first one");
-  check_refused(core, vote(1, 0, "bad"), errc::bad_frame, "stage-0's vote on step 1 of epoch 0");
+  check_refused(core.hear(squares(1, 0, {1})), errc::bad_frame, "contradicts its first one");
+  check_refused(core.hear(vote(1, 0, "bad")), errc::bad_frame,
+                "stage-0's vote on step 1 of epoch 0");
   CHECK(core.hear(squares(1, 1, {1})).value());
   CHECK_FALSE(core.hear(squares(2, 0, {9})).value());
   const auto first = core.hear(squares(2, 1, {16})).value();
@@ -73,8 +68,8 @@ TEST_CASE("a repeated vote changes nothing, and a contradicting one is refused")
   CHECK(first->scale == 1.0 / 5);
   CHECK(core.hear(squares(2, 1, {16})).value() == first);
   CHECK(core.hear(squares(2, 0, {9})).value() == first);
-  check_refused(core, squares(2, 0, {16}), errc::bad_frame, "contradicts");
-  check_refused(core, squares(1, 1, {1}), errc::stale, "after its vote on step 2");
+  check_refused(core.hear(squares(2, 0, {16})), errc::bad_frame, "contradicts");
+  check_refused(core.hear(squares(1, 1, {1})), errc::stale, "after its vote on step 2");
 }
 
 TEST_CASE("the norm has the same bits whichever replica tells a parameter's squares") {
@@ -101,12 +96,12 @@ TEST_CASE("the norm has the same bits whichever replica tells a parameter's squa
 
 TEST_CASE("a coordinator refuses who is no stage, and keeps few steps open") {
   step_coordinator_core core({.stages = 2});
-  check_refused(core, vote(1, 2), errc::bad_frame, "there are 2 stages");
+  check_refused(core.hear(vote(1, 2)), errc::bad_frame, "there are 2 stages");
   CHECK_FALSE(core.hear(vote(1, 0)).value());
   CHECK(core.hear(vote(1, 1)).value()->left_out.empty());  // what was refused counts for nothing
   for (std::uint64_t step = 2; step < 2 + step_coordinator_core::max_open; ++step)
     CHECK_FALSE(core.hear(vote(step, 0)).value());
-  check_refused(core, vote(1000, 0), errc::bad_frame, "too many steps");
+  check_refused(core.hear(vote(1000, 0)), errc::bad_frame, "too many steps");
   CHECK(core.hear(vote(2, 1)).value());  // those that are open go on
 }
 
@@ -241,8 +236,8 @@ TEST_CASE("a stage that does steps again may vote once more on those since the l
   for (const std::uint64_t step : {2, 3, 4})
     CHECK(core.hear(squares(step, 0, {4.0 * static_cast<double>(step)})).value() ==
           first.at(step - 1));
-  check_refused(core, squares(3, 0, {1}), errc::bad_frame, "contradicts");
-  check_refused(core, squares(1, 0, {4}), errc::stale, "after its vote on step 4");
+  check_refused(core.hear(squares(3, 0, {1})), errc::bad_frame, "contradicts");
+  check_refused(core.hear(squares(1, 0, {4})), errc::stale, "after its vote on step 4");
 }
 
 TEST_CASE("no step is decided before a stage that was lost has voted on it again, as before") {
@@ -256,7 +251,7 @@ TEST_CASE("no step is decided before a stage that was lost has voted on it again
   CHECK(core.hear(vote(1, 0)).value());  // decided before: that stands
   CHECK_FALSE(core.hear(vote(2, 2)).value());
   CHECK_FALSE(core.hear(vote(2, 1)).value());
-  check_refused(core, squares(2, 0, {5}), errc::bad_frame, "contradicts");
+  check_refused(core.hear(squares(2, 0, {5})), errc::bad_frame, "contradicts");
   CHECK(core.hear(squares(2, 0, {4})).value());
   core.vote_again({1});  // nothing is undecided
   CHECK_FALSE(core.hear(vote(3, 0)).value());

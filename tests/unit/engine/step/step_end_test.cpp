@@ -4,6 +4,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "tests/refusal.hpp"
+
 using namespace troupe;
 using namespace troupe::engine;
 using Catch::Matchers::ContainsSubstring;
@@ -22,12 +24,6 @@ Effect only(const result<step_end_effects>& effects) {
   REQUIRE(effects->size() == 1);
   REQUIRE(std::holds_alternative<Effect>(effects->front()));
   return std::get<Effect>(effects->front());
-}
-
-void check_refused(const result<step_end_effects>& effects, errc code, const std::string& words) {
-  REQUIRE_FALSE(effects);
-  CHECK(effects.error().code == code);
-  CHECK_THAT(effects.error().text, ContainsSubstring(words));
 }
 
 step_decision apply(std::uint64_t step, double scale = 1) {
@@ -79,9 +75,8 @@ TEST_CASE("a stage whose versions are kept votes on each step, and knows when no
 TEST_CASE("a loss that is not finite is an error at once, or part of the vote") {
   step_end_core alone;
   REQUIRE(alone.begin(key(1), 7));
-  const auto told = alone.loss_not_finite(key(1), "the loss is NaN");
-  REQUIRE_FALSE(told);
-  CHECK_THAT(told.error().text, ContainsSubstring("step 7: the loss is NaN; it was not applied"));
+  CHECK_THAT(error_of(alone.loss_not_finite(key(1), "the loss is NaN")).text,
+             ContainsSubstring("step 7: the loss is NaN; it was not applied"));
 
   step_end_core coupled({.stage = {3}, .may_leave_out = true});
   REQUIRE(coupled.begin(key(1), 7));
@@ -99,18 +94,14 @@ TEST_CASE("a loss that is not finite is an error at once, or part of the vote") 
 TEST_CASE("a loss may be known no sooner than the complete gradients are, and not later") {
   step_end_core alone;
   terms_of(alone, 1);
-  const auto told = alone.loss_not_finite(key(1), "the loss is NaN");
-  REQUIRE_FALSE(told);
-  CHECK(told.error().code == errc::handler_failed);
+  CHECK(error_of(alone.loss_not_finite(key(1), "the loss is NaN")).code == errc::handler_failed);
   step_end_core coupled({.may_leave_out = true});
   terms_of(coupled, 1);
   REQUIRE(coupled.loss_not_finite(key(1), "the loss is NaN"));
   const auto vote = only<cast_vote>(coupled.gradients_ready(key(1), {.not_finite = "x"})).vote;
   CHECK(vote.of_loss);
   CHECK(vote.not_finite == "the loss is NaN");
-  const auto late = coupled.loss_not_finite(key(1), "the loss is NaN");
-  REQUIRE_FALSE(late);
-  CHECK(late.error().code == errc::bad_frame);
+  CHECK(error_of(coupled.loss_not_finite(key(1), "the loss is NaN")).code == errc::bad_frame);
 }
 
 TEST_CASE("a stage follows the decision: applies with its scale, or takes the step back") {
@@ -155,11 +146,10 @@ TEST_CASE("a repeated decision changes nothing, and one that cannot be is refuse
 TEST_CASE("where stages are coupled by the norm alone, a step votes when its update is due") {
   step_end_core core({.clips_norm = true, .accumulate = 2});
   CHECK(terms_of(core, 1) == gradient_terms{gradient_use::add, false});
-  const auto effects = core.gradients_ready(key(1), {});
-  REQUIRE(effects);
-  REQUIRE(effects->size() == 2);
-  CHECK(std::get<apply_step>(effects->at(0)) == apply_step{key(1), std::nullopt});
-  CHECK(std::get<finish_step>(effects->at(1)) == finish_step{key(1)});
+  const auto effects = core.gradients_ready(key(1), {}).value();
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<apply_step>(effects.at(0)) == apply_step{key(1), std::nullopt});
+  CHECK(std::get<finish_step>(effects.at(1)) == finish_step{key(1)});
   CHECK(terms_of(core, 2) == gradient_terms{gradient_use::update, true});
   only<cast_vote>(core.gradients_ready(key(2), {.squares = {4}}));
   CHECK(only<apply_step>(core.decided(apply(2, 0.25))).scale == 0.25);
@@ -199,11 +189,10 @@ TEST_CASE("a dry run keeps its gradients, changes nothing and counts for no upda
   only<cast_vote>(core.gradients_ready(key(1), {}));
   REQUIRE(core.decided(apply(1)));
   CHECK(terms_of(core, 2, true) == gradient_terms{gradient_use::check, false});
-  const auto effects = core.gradients_ready(key(2), {.not_finite = "x"});
-  REQUIRE(effects);
-  REQUIRE(effects->size() == 2);
-  CHECK(std::get<keep_gradients>(effects->at(0)) == keep_gradients{key(2)});
-  CHECK(std::get<undo_step>(effects->at(1)) == undo_step{key(2), false});
+  const auto effects = core.gradients_ready(key(2), {.not_finite = "x"}).value();
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<keep_gradients>(effects.at(0)) == keep_gradients{key(2)});
+  CHECK(std::get<undo_step>(effects.at(1)) == undo_step{key(2), false});
   CHECK(only<finish_step>(core.ended(key(2))) == finish_step{key(2)});
   CHECK(terms_of(core, 3).use == gradient_use::update);
 }
@@ -285,11 +274,10 @@ TEST_CASE("own gradients are summed with those of replicas first, and then with 
   CHECK(only<sum_replicas>(core.own_summed(key(1))) == sum_replicas{key(1)});
   check_refused(core.own_summed(key(1)), errc::bad_frame, "is not due");
   CHECK(core.tie_arrived(key(1), "w").value().empty());
-  const auto effects = core.reduced(key(1));
-  REQUIRE(effects);
-  REQUIRE(effects->size() == 2);
-  CHECK(std::holds_alternative<share_ties>((*effects)[0]));
-  CHECK(std::holds_alternative<sum_with_ties>((*effects)[1]));
+  const auto effects = core.reduced(key(1)).value();
+  REQUIRE(effects.size() == 2);
+  CHECK(std::holds_alternative<share_ties>(effects[0]));
+  CHECK(std::holds_alternative<sum_with_ties>(effects[1]));
   check_refused(core.reduced(key(1)), errc::bad_frame, "is not due");
   // Another replica's squares are these.
   const auto vote = only<cast_vote>(core.gradients_ready(key(1), {.squares = {1, 2}})).vote;

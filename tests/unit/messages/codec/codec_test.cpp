@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "tests/refusal.hpp"
+
 namespace troupe::messages {
 namespace {
 
@@ -64,12 +66,10 @@ error refusal_of(const frame& message, const limits& bounds) {
   none.values = none.elements = none.tensors = 1 << 20;
   const auto header = encode(message, none);
   REQUIRE(header);
-  const auto decoded = decode(*header, bounds);
-  REQUIRE_FALSE(decoded);
-  const auto encoded = encode(message, bounds);
-  REQUIRE_FALSE(encoded);  // and a sender with the same limits refuses it too
-  CHECK(encoded.error().code == errc::bad_frame);
-  return decoded.error();
+  const error decoded = error_of(decode(*header, bounds));
+  // And a sender with the same limits refuses it too.
+  check_refused(encode(message, bounds), errc::bad_frame, "");
+  return decoded;
 }
 
 void check_refused(const frame& message, const limits& bounds, const char* name) {
@@ -180,12 +180,8 @@ TEST_CASE("a tensor's shape must give its byte count") {
 
 TEST_CASE("a frame that does not fit its tensors is not sent") {
   frame message = full_frame();
-  SECTION("fewer bytes") {
-    message.tensors[0].bytes.bytes -= 1;
-  }
-  SECTION("no data") {
-    message.tensors[0].bytes.data = nullptr;
-  }
+  SECTION("fewer bytes") message.tensors[0].bytes.bytes -= 1;
+  SECTION("no data") message.tensors[0].bytes.data = nullptr;
   SECTION("in a memory that the link does not move") {
     message.tensors[0].bytes.device = {device_ref::kind::cuda, 1};
     CHECK(encode(message).error().text.find("the memory of cuda:1") != std::string::npos);
@@ -193,9 +189,7 @@ TEST_CASE("a frame that does not fit its tensors is not sent") {
     bounds.device_memory = true;
     CHECK(encode(message, bounds));
   }
-  SECTION("an index out of range") {
-    message.body[0].fields[4] = value{value::tensor_index{4}};
-  }
+  SECTION("an index out of range") message.body[0].fields[4] = value{value::tensor_index{4}};
   CHECK(encode(message).error().code == errc::bad_frame);
 }
 
@@ -204,10 +198,7 @@ TEST_CASE("a peer of another version is named as such") {
   // The version is the first field of the root struct, behind the root pointer.
   const std::uint16_t other = protocol_version + 1;
   std::memcpy(header.data() + 8, &other, sizeof(other));
-  const auto decoded = decode(header);
-  REQUIRE_FALSE(decoded);
-  CHECK(decoded.error().code == errc::version_mismatch);
-  CHECK(decoded.error().text.find(std::to_string(other)) != std::string::npos);
+  check_refused(decode(header), errc::version_mismatch, std::to_string(other));
 }
 
 TEST_CASE("unknown kinds are refused") {
@@ -242,9 +233,8 @@ TEST_CASE("no bytes make the decoder misbehave", "[fuzz]") {
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     } else {
       const auto changes = 1 + random() % 6;
-      for (unsigned i = 0; i < changes; ++i) {
+      for (unsigned i = 0; i < changes; ++i)
         bytes[random() % bytes.size()] = static_cast<std::byte>(random());
-      }
       if (random() % 8 == 0) bytes.resize(8 * (random() % (bytes.size() / 8)));
     }
     const auto decoded = decode(bytes);

@@ -67,7 +67,7 @@ TEST_CASE("any thread may release a buffer") {
   for (std::size_t i = 0; i < 1000; ++i) shared.push_back(pool.acquire(64 + i % 5 * 1000));
   std::vector<std::thread> threads;
   threads.reserve(4);
-  for (std::size_t t = 0; t < 4; ++t) {
+  for (std::size_t t = 0; t < 4; ++t)
     threads.emplace_back([&pool, t, mine = shared]() mutable {
       for (std::size_t i = 0; i < 2000; ++i) {
         const payload buffer = pool.acquire(64 + i % 5 * 1000);
@@ -75,7 +75,6 @@ TEST_CASE("any thread may release a buffer") {
         if (i < mine.size()) mine[i] = {};
       }
     });
-  }
   shared.clear();
   for (std::thread& thread : threads) thread.join();
   CHECK(pool.retained_bytes() <= 1 << 20);

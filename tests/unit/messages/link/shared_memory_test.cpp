@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +17,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/refusal.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/messages/own_view.hpp"
 
 namespace troupe::messages {
@@ -99,9 +100,8 @@ TEST_CASE("blocks of shared memory begin at pages, do not overlap and hold what 
     REQUIRE(block.data != nullptr);
     CHECK(block.bytes == bytes);
     CHECK_FALSE(block.read_only);
-    const auto offset = memory->offset_of(block);
-    REQUIRE(offset);
-    CHECK(*offset % page == 0);
+    const auto offset = memory->offset_of(block).value();
+    CHECK(offset % page == 0);
     std::memset(block.data, static_cast<int>(blocks.size() + 1), bytes);
     blocks.push_back(std::move(block));
   }
@@ -200,21 +200,19 @@ TEST_CASE("threads allocate and free side by side") {
   const auto memory = fresh();
   std::atomic<bool> spoiled = false;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
+  for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       std::mt19937 random(static_cast<unsigned>(t));
       std::vector<payload> held(8);
       for (int i = 0; i < 2000; ++i) {
         payload& one = held[random() % held.size()];
-        if (one.data != nullptr) {
+        if (one.data != nullptr)
           spoiled =
               spoiled || one.data[0] != std::byte(t) || one.data[one.bytes - 1] != std::byte(t);
-        }
         one = memory->allocate(1 + random() % (4 * page));
         one.data[0] = one.data[one.bytes - 1] = std::byte(t);
       }
     });
-  }
   for (std::thread& each : threads) each.join();
   CHECK_FALSE(spoiled);
   CHECK(memory->allocate(memory->location().bytes - page).data != nullptr);
@@ -285,22 +283,14 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
     where.mark[15] ^= std::byte{1};
     reason = "another mark";
   }
-  SECTION("more bytes") {
-    where.bytes += page;
-  }
-  SECTION("fewer bytes") {
-    where.bytes -= page;
-  }
-  SECTION("no bytes") {
-    where.bytes = 0;
-  }
+  SECTION("more bytes") where.bytes += page;
+  SECTION("fewer bytes") where.bytes -= page;
+  SECTION("no bytes") where.bytes = 0;
   SECTION("a file that its owner could cut short") {
     where = file.where;
     handed = descriptor(dup(file.file.get()));
   }
-  SECTION("a descriptor that is no file") {
-    handed = hold_process(getpid());
-  }
+  SECTION("a descriptor that is no file") handed = hold_process(getpid());
   SECTION("no descriptor") {
     handed = descriptor();
     reason = "handed no memory over";
@@ -323,11 +313,9 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
     where.process = 0;
     reason = "not seen from here";
   }
-  const auto opened = borrowed_memory::open(where, handed);
-  REQUIRE_FALSE(opened);
-  CHECK(opened.error().code == errc::io_failed);
-  CAPTURE(opened.error().text);
-  CHECK(opened.error().text.find(reason) != std::string::npos);
+  const error opened = error_of(borrowed_memory::open(where, handed), errc::io_failed);
+  CAPTURE(opened.text);
+  CHECK(opened.text.find(reason) != std::string::npos);
 }
 
 TEST_CASE("a file of huge pages, of which its owner could take some away, is not borrowed") {
@@ -367,16 +355,8 @@ TEST_CASE("memory that has borrowers goes with its last user") {
 }
 
 TEST_CASE("where files may not be as large as the memory, none is made") {
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  rlimit small = before;
-  small.rlim_cur = 1 << 20;
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const auto made = shared_memory::make();
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
-  REQUIRE_FALSE(made);
-  CHECK(made.error().code == errc::io_failed);
-  CHECK(made.error().text.find("ulimit -f") != std::string::npos);
+  const auto made = tests::under_limit(RLIMIT_FSIZE, 1 << 20, [] { return shared_memory::make(); });
+  check_refused(made, errc::io_failed, "ulimit -f");
 }
 
 }  // namespace troupe::messages

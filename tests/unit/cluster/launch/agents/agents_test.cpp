@@ -6,6 +6,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <deque>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -450,6 +451,21 @@ TEST_CASE("ssh gets the user's options before the host, and the path as one word
   CHECK(place("BatchMode=yes") < place("-p"));
   CHECK(place("2222") < place("ConnectTimeout=4"));  // ssh takes the first of a kind
   CHECK(place("ConnectTimeout=4") < place("--"));
+}
+
+TEST_CASE("srun loses one host without the others, and options stand before the program") {
+  const std::vector<std::string> command{"/opt/trainer", "--agent"};
+  const auto has = [](const std::vector<std::string>& words, const std::string& word) {
+    return std::ranges::find(words, word) != words.end();
+  };
+  const auto by_srun = srun_words("beta", {"--mem-bind=local"}, command);
+  for (const auto* word : {"--nodelist=beta", "--ntasks=1", "--overlap", "--no-kill",
+                           "--kill-on-bad-exit=0", "--mem-bind=local"})
+    CHECK(has(by_srun, word));
+  const auto by_mpirun = mpirun_words("beta", {"--verbose"}, command);
+  for (const auto* word : {"--host", "beta", "--verbose"}) CHECK(has(by_mpirun, word));
+  for (const auto& words : {by_srun, by_mpirun})  // what stands behind the program is its own
+    CHECK(std::ranges::equal(std::span(words).last(command.size()), command));
 }
 
 TEST_CASE("a secret passes an order, and nothing else is taken for one") {

@@ -82,9 +82,11 @@ struct kept_run {
                     std::shared_ptr<const engine::dataset> read = nullptr)
       : config(std::move(of)),
         data(std::move(read)),
-        keeper(checkpoint_keeper::open(config, {}, 0, checkpoint_keeper::clock::now(),
-                                       data ? cluster::record_of(config.checkpoint, *data).value()
-                                            : cluster::data_record())
+        keeper(checkpoint_keeper::open({config,
+                                        {},
+                                        data ? cluster::record_of(config.checkpoint, *data).value()
+                                             : cluster::data_record()},
+                                       0, checkpoint_keeper::clock::now())
                    .value()) {}
 
   [[nodiscard]] bool is_due(std::uint64_t step, bool is_asked = false) const {
@@ -324,7 +326,7 @@ TEST_CASE("A checkpoint has a note that its step was evaluated, before it or aft
 TEST_CASE("A run that goes on from a checkpoint elsewhere notes nothing there") {
   const tests::scratch_folder folder;
   const auto config = config_for(folder, "4");
-  auto keeper = checkpoint_keeper::open(config, {}, 4, {}).value();
+  auto keeper = checkpoint_keeper::open({config, {}}, 4, {}).value();
   keeper.evaluated(4);
   CHECK(cluster::checkpoint_folder(folder / "kept").entries().value().empty());
 }
@@ -374,8 +376,8 @@ TEST_CASE("A checkpoint notes what its data were, and is refused for other data"
   using unread = cluster::checkpoint_manifest::unread_samples;
   CHECK(noted.manifest.left_out == unread{{3, 17}, {0}});
   const auto refusal = [&](const cluster::whole_checkpoint& of, const told_data& now) {
-    const auto same =
-        cluster::check_settings(of, config, {}, cluster::record_of(config.checkpoint, now).value());
+    const auto same = cluster::check_settings(
+        of, {config, {}, cluster::record_of(config.checkpoint, now).value()});
     CHECK((same || same.error().code == errc::bad_config));
     return same ? std::string() : same.error().text;
   };
@@ -426,9 +428,9 @@ TEST_CASE("A checkpoint may be named by its manifest") {
   }
   const auto own = cluster::checkpoint_folder(folder / "kept").path_of(4);
   config.checkpoint.resume = own;
-  const auto by_folder = cluster::find_resumed(config, {});
+  const auto by_folder = cluster::find_resumed({config, {}});
   config.checkpoint.resume = own / cluster::checkpoint_folder::manifest_name;
-  const auto by_manifest = cluster::find_resumed(config, {});
+  const auto by_manifest = cluster::find_resumed({config, {}});
   REQUIRE_FALSE(by_folder);  // it has no weights: these stages write none
   REQUIRE_FALSE(by_manifest);
   CHECK(by_manifest.error() == by_folder.error());

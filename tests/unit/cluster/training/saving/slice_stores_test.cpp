@@ -33,6 +33,7 @@
 #include "engine/slices/slice_folder.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/small_disk.hpp"
+#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -119,9 +120,7 @@ TEST_CASE("Processes of one run that see one folder know it, and another run is 
   CHECK(one.disk() == same.disk());
   CHECK(opened(folder / "b").disk() != one.disk());
   CHECK(one.path() == folder / "a" / "slices");
-  const auto refused = slice_folder::open(folder / "a" / "slices", "another");
-  REQUIRE(refused);
-  CHECK_FALSE(*refused);
+  CHECK_FALSE(slice_folder::open(folder / "a" / "slices", "another").value());
   const auto word = one.disk();
   { const auto ended = std::move(one), too = std::move(same); }
   CHECK(opened(folder / "a" / "slices", "third").disk() != word);
@@ -221,18 +220,16 @@ TEST_CASE("A copy that is not what was written is refused, and nothing is left o
   two_stores hosts;
   auto others = hosts.sums;
   others.tensors.at("a").front() = others.tensors.at("a").front() == '0' ? '1' : '0';
-  const auto refused = hosts.copy(others);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::bad_data);
-  CHECK_THAT(refused.error().text, ContainsSubstring("tensor \"a\" has another checksum"));
+  const auto refused = tests::error_of(hosts.copy(others));
+  CHECK(refused.code == errc::bad_data);
+  CHECK_THAT(refused.text, ContainsSubstring("tensor \"a\" has another checksum"));
   CHECK(fs::is_empty(hosts.other / checkpoint));
   auto longer = hosts.sums;
   ++longer.bytes;
   REQUIRE_FALSE(hosts.copy(longer));
   CHECK(fs::is_empty(hosts.other / checkpoint));
-  const auto absent = hosts.copy(hosts.sums, "state");
-  REQUIRE_FALSE(absent);
-  CHECK_THAT(absent.error().text, ContainsSubstring("one/step-000004-ab/state cannot be opened"));
+  const auto absent = tests::error_of(hosts.copy(hosts.sums, "state"));
+  CHECK_THAT(absent.text, ContainsSubstring("one/step-000004-ab/state cannot be opened"));
 }
 
 TEST_CASE("A host says of each file that it has not as it was written what is wrong with it") {
@@ -278,7 +275,7 @@ TEST_CASE("A copy that a disk spoils is one copy less, and a file that was alter
       .places = {{0, (folder / "own").string()}, {1, (folder / "other").string()}}};
   cluster::trainer_config config;
   config.checkpoint.dir = folder / "kept";
-  auto keeper = cluster::checkpoint_keeper::open(config, {}, 0, {}).value();
+  auto keeper = cluster::checkpoint_keeper::open({config, {}}, 0, {}).value();
   std::vector<std::string> told;
   const auto print = [&](const std::string& line) { told.push_back(line); };
   const auto write = [&](std::uint64_t step, bool alters) {

@@ -13,6 +13,7 @@
 
 #include "engine/collective/nccl/api.hpp"
 #include "engine/collective/nccl/communicator.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 
 namespace {
@@ -47,40 +48,33 @@ fs::path installed_in(const fs::path& site) {
 
 /// Why it is refused; fails the test where it is not.
 std::string refusal(const nccl::search& places) {
-  const auto loaded = nccl::load(places);
-  REQUIRE_FALSE(loaded);
-  CHECK(loaded.error().code == errc::transport_missing);
-  CHECK_THAT(loaded.error().text, !ContainsSubstring("\n"));
-  return loaded.error().text;
+  const auto loaded = error_of(nccl::load(places), errc::transport_missing);
+  CHECK_THAT(loaded.text, !ContainsSubstring("\n"));
+  return loaded.text;
 }
 
 TEST_CASE("NCCL is loaded from the file or the folder that a setting names") {
-  const auto by_file = nccl::load({.named = fake_library});
-  REQUIRE(by_file);
-  CHECK((*by_file)->path == fake_library);
-  CHECK((*by_file)->version == 22809);
-  const auto by_folder = nccl::load({.named = fake_library.parent_path()});
-  REQUIRE(by_folder);
-  CHECK((*by_folder)->path == fake_library);
+  const auto by_file = nccl::load({.named = fake_library}).value();
+  CHECK(by_file->path == fake_library);
+  CHECK(by_file->version == 22809);
+  const auto by_folder = nccl::load({.named = fake_library.parent_path()}).value();
+  CHECK(by_folder->path == fake_library);
 }
 
 TEST_CASE("a setting wins over pip's NCCL, and that over the loader's") {
   const scratch_folder site;
   const fs::path pips = installed_in(site.path());
-  const auto pip = nccl::load({.site_packages = {"/nowhere", site.path()}});
-  REQUIRE(pip);
-  CHECK((*pip)->path == pips);
-  const auto named = nccl::load({.named = fake_library, .site_packages = {site.path()}});
-  REQUIRE(named);
-  CHECK((*named)->path == fake_library);
+  const auto pip = nccl::load({.site_packages = {"/nowhere", site.path()}}).value();
+  CHECK(pip->path == pips);
+  const auto named = nccl::load({.named = fake_library, .site_packages = {site.path()}}).value();
+  CHECK(named->path == fake_library);
 }
 
 TEST_CASE("the loader's NCCL is taken where nothing else is there") {
   const scratch_folder site;  // without an NCCL
   const auto loaded =
-      nccl::load({.site_packages = {site.path()}, .loader_name = fake_library.c_str()});
-  REQUIRE(loaded);
-  CHECK((*loaded)->path == fake_library);
+      nccl::load({.site_packages = {site.path()}, .loader_name = fake_library.c_str()}).value();
+  CHECK(loaded->path == fake_library);
 }
 
 TEST_CASE("a setting that names nothing is refused, whatever else is installed") {
@@ -169,22 +163,17 @@ TEST_CASE("the NCCL that is installed, where there is one, has what we call") {
   const auto loaded = nccl::load({.site_packages = nccl::site_packages_of_torch()});
   if (!loaded) SKIP("no usable NCCL is installed: " << loaded.error().text);
   INFO((*loaded)->path << ", " << nccl::version_text((*loaded)->version));
-  const auto invited = nccl::invite(**loaded, 2);
-  REQUIRE(invited);
-  CHECK(invited->version >= nccl::oldest_version);
+  const auto invited = nccl::invite(**loaded, 2).value();
+  CHECK(invited.version >= nccl::oldest_version);
 }
 
 TEST_CASE("an NCCL that finds no interface says what to set") {
-  const auto loaded = nccl::load({.named = fake_library});
-  REQUIRE(loaded);
+  const auto loaded = nccl::load({.named = fake_library}).value();
   const variable script("FAKE_NCCL_SCRIPT",
                         "ncclGetUniqueId:1:fail=3,Bootstrap : no socket interface found");
-  const auto invited = nccl::invite(**loaded, 2);
-  REQUIRE_FALSE(invited);
-  CHECK(invited.error().code == errc::transport_missing);
-  CHECK(invited.error().text ==
-        "NCCL cannot begin a communicator: internal error (Bootstrap : no socket interface found); "
-        "name a network interface that is up in NCCL_SOCKET_IFNAME");
+  CHECK(error_of(nccl::invite(*loaded, 2), errc::transport_missing).text ==
+        "NCCL cannot begin a communicator: internal error (Bootstrap : no socket interface "
+        "found); name a network interface that is up in NCCL_SOCKET_IFNAME");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 
 #include "engine/collective/nccl/communicator.hpp"
 #include "tests/fake_nccl/device.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -80,15 +81,14 @@ class group {
  public:
   explicit group(int ranks, nccl::patience waits = {}, int devices = 8) {
     const auto nccl_library = loaded();
-    const auto invited = nccl::invite(*nccl_library, ranks);
-    REQUIRE(invited);
+    const auto invited = nccl::invite(*nccl_library, ranks).value();
     for (int rank = 0; rank < ranks; ++rank) {
       auto& each = members_.emplace_back();
       each.on = std::make_shared<fake::device>(library(), rank % devices);
       each.of = std::make_unique<nccl::communicator>(
           nccl::terms{.name = "replicas of stage 2",
                       .library = nccl_library,
-                      .invited = *invited,
+                      .invited = invited,
                       .rank = rank,
                       .on = each.on,
                       .waits = waits,
@@ -105,9 +105,6 @@ class group {
     for (auto& each : ends) each.join();
   }
 
-  void join() {
-    for (auto& each : members_) REQUIRE(each.joined.wait());
-  }
   nccl::communicator& operator[](std::size_t rank) { return *members_[rank].of; }
   fake::device& device(std::size_t rank) { return *members_[rank].on; }
   outcome& joined(std::size_t rank) { return members_[rank].joined; }
@@ -121,6 +118,13 @@ class group {
   };
   std::promise<std::string> hung_;
   std::vector<member> members_;
+};
+
+/// One whose ranks have all joined.
+struct joined_group : group {
+  explicit joined_group(int ranks, nccl::patience waits = {}) : group(ranks, waits) {
+    for (int rank = 0; rank < ranks; ++rank) REQUIRE(joined(static_cast<std::size_t>(rank)).wait());
+  }
 };
 
 /// Numbers that are summed in place.
@@ -161,8 +165,7 @@ class gate {
 
 TEST_CASE("two ranks sum, and close without an abort") {
   {
-    group both(2);
-    both.join();
+    joined_group both(2);
     const numbers first({1, 2, 3});
     const numbers second({10, 20, 30});
     outcome of_first;
@@ -180,9 +183,59 @@ TEST_CASE("two ranks sum, and close without an abort") {
   CHECK(library().wrong_uses() == std::string());
 }
 
+TEST_CASE("that a group is with the device is told without the other ranks, and before its end") {
+  joined_group both(2);
+  const numbers first({1, 2});
+  const numbers second({10, 20});
+  std::promise<void> begun;
+  auto told = begun.get_future();
+  outcome of_first;
+  outcome of_second;
+  both[0].submit(first.summed(), of_first.callback(), [&begun] { begun.set_value(); });
+  REQUIRE(told.wait_for(long_enough) == std::future_status::ready);
+  CHECK_FALSE(of_first.came());
+  both[1].submit(second.summed(), of_second.callback());
+  REQUIRE(of_first.wait());
+  REQUIRE(of_second.wait());
+}
+
+TEST_CASE("the first send of two ranks begins when both have called it, later ones at once") {
+  joined_group both(2, {.operation = long_enough});
+  const numbers from({1, 2});
+  const numbers to({0, 0});
+  const auto submit_send = [&](outcome& sent) {
+    auto begun = std::make_shared<std::promise<void>>();
+    both[0].submit(
+        std::vector<nccl::operation>{
+            {.what = action::send, .from = from.values->data(), .count = 2, .peer = 1}},
+        sent.callback(), [begun] { begun->set_value(); });
+    return begun->get_future();
+  };
+  const auto submit_receive = [&](outcome& received) {
+    both[1].submit(
+        std::vector<nccl::operation>{
+            {.what = action::receive, .to = to.values->data(), .count = 2, .peer = 0}},
+        received.callback());
+  };
+  outcome first_sent, first_received;
+  const int called = library().calls_of("ncclGroupEnd");
+  const auto first = submit_send(first_sent);
+  wait_until([&] { return library().calls_of("ncclGroupEnd") > called; });
+  CHECK(first.wait_for(0s) == std::future_status::timeout);
+  submit_receive(first_received);
+  REQUIRE(first.wait_for(long_enough) == std::future_status::ready);
+  REQUIRE(first_received.wait());
+  outcome second_sent, second_received;
+  const auto second = submit_send(second_sent);
+  REQUIRE(second.wait_for(long_enough) == std::future_status::ready);
+  submit_receive(second_received);
+  REQUIRE(first_sent.wait());
+  REQUIRE(second_sent.wait());
+  REQUIRE(second_received.wait());
+}
+
 TEST_CASE("what an operation keeps is held until the device has done it, and no longer") {
-  group alone(1);
-  alone.join();
+  joined_group alone(1);
   gate busy;
   alone.device(0).post(alone.device(0).own(), busy);
   outcome done;
@@ -196,8 +249,7 @@ TEST_CASE("what an operation keeps is held until the device has done it, and no 
 }
 
 TEST_CASE("an operation waits for what the caller's stream was given before") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   const numbers first({1, 2});
   const numbers second({10, 20});
   gate busy;
@@ -218,8 +270,7 @@ TEST_CASE("an operation waits for what the caller's stream was given before") {
 }
 
 TEST_CASE("many groups under way end in their order") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   std::vector<int> order;  // of rank 0, in its owner's thread
   std::vector<numbers> all;
   outcome last;
@@ -241,16 +292,12 @@ TEST_CASE("many groups under way end in their order") {
 }
 
 TEST_CASE("an operation that cannot be is refused, and the communicator goes on") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   float value = 1;
   const auto refused = [&](nccl::operation one) {
     outcome done;
     both[0].submit({std::move(one)}, done.callback());
-    const auto how = done.wait();
-    REQUIRE_FALSE(how);
-    CHECK(how.error().code == errc::bad_config);
-    return how.error().text;
+    return error_of(done.wait(), errc::bad_config).text;
   };
   CHECK(refused({.what = action::send, .from = &value, .count = 1, .peer = 2}) ==
         "NCCL: send of 1 float32: rank 2 is none of the 2 ranks");
@@ -271,8 +318,7 @@ TEST_CASE("an operation that cannot be is refused, and the communicator goes on"
 }
 
 TEST_CASE("a lost rank ends what is under way and what comes after, by one abort") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   std::weak_ptr<std::vector<float>> memory;
   outcome under_way;
   outcome queued;
@@ -287,11 +333,7 @@ TEST_CASE("a lost rank ends what is under way and what comes after, by one abort
   const auto begin = std::chrono::steady_clock::now();
   both[0].lose(why);
   both[0].lose({errc::cancelled, "a second reason"});
-  for (outcome* each : {&under_way, &queued}) {
-    const auto how = each->wait();
-    REQUIRE_FALSE(how);
-    CHECK(how.error() == why);
-  }
+  for (outcome* each : {&under_way, &queued}) CHECK(error_of(each->wait()) == why);
   CHECK(std::chrono::steady_clock::now() - begin < 1s);
   CHECK(memory.expired());
   outcome later;
@@ -303,36 +345,28 @@ TEST_CASE("a lost rank ends what is under way and what comes after, by one abort
 }
 
 TEST_CASE("an operation that does not end is given up at its deadline") {
-  group both(2, {.operation = 200ms});
-  both.join();
+  joined_group both(2, {.operation = 200ms});
   outcome done;
   both[0].submit(numbers({1, 2}).summed(), done.callback());  // rank 1 never takes part
-  const auto how = done.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::timed_out);
-  CHECK(how.error().text ==
+  const error how = error_of(done.wait(), errc::timed_out);
+  CHECK(how.text ==
         "NCCL (replicas of stage 2, rank 0 of 2): all-reduce of 2 float32 is not done after 0.2 s: "
         "another rank is missing or stuck");
-  both[1].lose(how.error());
+  both[1].lose(how);
 }
 
 TEST_CASE("a communicator that stays in progress is given up at its deadline") {
   script("ncclAllReduce", "stuck");
-  group alone(1, {.operation = 200ms});
-  alone.join();
+  joined_group alone(1, {.operation = 200ms});
   outcome done;
   alone[0].submit(numbers({1, 2}).summed(), done.callback());
-  const auto how = done.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::timed_out);
-  CHECK_THAT(how.error().text, ContainsSubstring("all-reduce of 2 float32 takes longer than"));
+  check_refused(done.wait(), errc::timed_out, "all-reduce of 2 float32 takes longer than");
 }
 
 TEST_CASE("ranks that do not come are waited for until the deadline") {
   const auto nccl_library = loaded();
   const auto invited = nccl::invite(*nccl_library, 2);
   outcome joined;
-  outcome done;
   const nccl::communicator lonely({.name = "replicas of stage 2",
                                    .library = nccl_library,
                                    .invited = *invited,
@@ -340,15 +374,11 @@ TEST_CASE("ranks that do not come are waited for until the deadline") {
                                    .on = std::make_shared<fake::device>(library(), 0),
                                    .waits = {.join = 100ms}},
                                   joined.callback());
-  const auto how = joined.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::timed_out);
-  CHECK_THAT(how.error().text, ContainsSubstring("joining takes longer than its deadline"));
+  check_refused(joined.wait(), errc::timed_out, "joining takes longer than its deadline");
 }
 
 TEST_CASE("an abort that does not return is reported past its deadline") {
-  group both(2, {.call = 200ms});
-  both.join();
+  joined_group both(2, {.call = 200ms});
   auto hung = both.hung();
   outcome done;
   both[0].submit(numbers({1, 2}).summed(), done.callback());
@@ -366,8 +396,7 @@ TEST_CASE("an abort that does not return is reported past its deadline") {
 }
 
 TEST_CASE("memory that a hung device still uses is not let go, though the abort returned") {
-  group alone(1, {.call = 200ms});
-  alone.join();
+  joined_group alone(1, {.call = 200ms});
   auto hung = alone.hung();
   gate busy;
   alone.device(0).post(alone.device(0).own(), busy);
@@ -384,8 +413,7 @@ TEST_CASE("memory that a hung device still uses is not let go, though the abort 
 }
 
 TEST_CASE("a call into NCCL that hangs is reported by its name") {
-  group alone(1, {.call = 200ms});
-  alone.join();
+  joined_group alone(1, {.call = 200ms});
   auto hung = alone.hung();
   script("ncclCommGetAsyncError", "hang", 1);
   outcome done;
@@ -397,78 +425,62 @@ TEST_CASE("a call into NCCL that hangs is reported by its name") {
 }
 
 TEST_CASE("an error that NCCL notices later ends the communicator") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   script("ncclAllReduce", "async=6,Connection closed by remote peer");
   outcome done;
   both[0].submit(numbers({1, 2}).summed(), done.callback());
-  const auto how = done.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::peer_lost);
+  const error how = error_of(done.wait(), errc::peer_lost);
   CHECK(
-      how.error().text ==
+      how.text ==
       "NCCL (replicas of stage 2, rank 0 of 2): all-reduce of 2 float32: remote process exited or "
       "there was a network error (Connection closed by remote peer)");
   CHECK(library().calls_of("ncclCommAbort") == 1);
-  both[1].lose(how.error());
+  both[1].lose(how);
 }
 
 TEST_CASE("a call that NCCL refuses ends the communicator with NCCL's words") {
-  group alone(1);
-  alone.join();
+  joined_group alone(1);
   script("ncclAllReduce", "fail=2,Call to ibv_reg_mr failed");
   outcome done;
   alone[0].submit(numbers({1, 2}).summed(), done.callback());
-  const auto how = done.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::handler_failed);
-  CHECK_THAT(how.error().text, ContainsSubstring("all-reduce of 2 float32: unhandled system error "
-                                                 "(Call to ibv_reg_mr failed)"));
+  check_refused(done.wait(), errc::handler_failed,
+                "all-reduce of 2 float32: unhandled system error (Call to ibv_reg_mr failed)");
   CHECK(library().wrong_uses() == std::string());
 }
 
 TEST_CASE("two ranks on one GPU are told that there are more ranks than GPUs") {
   group both(2, {}, 1);
-  for (const std::size_t rank : {0U, 1U}) {
-    const auto how = both.joined(rank).wait();
-    REQUIRE_FALSE(how);
-    CHECK_THAT(how.error().text,
+  for (const std::size_t rank : {0U, 1U})
+    CHECK_THAT(error_of(both.joined(rank).wait()).text,
                ContainsSubstring("Duplicate GPU detected") &&
                    ContainsSubstring("there are more ranks than GPUs, so take fewer replicas"));
-  }
 }
 
 TEST_CASE("a rank with another version of NCCL does not join") {
   const auto nccl_library = loaded();
-  auto invited = nccl::invite(*nccl_library, 2);
-  REQUIRE(invited);
-  invited->version = 22703;
+  auto invited = nccl::invite(*nccl_library, 2).value();
+  invited.version = 22703;
   outcome joined;
   const nccl::communicator other({.name = "replicas of stage 2",
                                   .library = nccl_library,
-                                  .invited = *invited,
+                                  .invited = invited,
                                   .rank = 1,
                                   .on = std::make_shared<fake::device>(library(), 0)},
                                  joined.callback());
-  const auto how = joined.wait();
-  REQUIRE_FALSE(how);
-  CHECK(how.error().code == errc::version_mismatch);
-  CHECK(how.error().text ==
+  CHECK(error_of(joined.wait(), errc::version_mismatch).text ==
         "NCCL (replicas of stage 2, rank 1 of 2): this rank has NCCL 2.28.9 and rank 0 has 2.27.3; "
         "install the same on all machines");
   CHECK(library().calls_of("ncclCommInitRankConfig") == 0);
 }
 
 TEST_CASE("ranks that do not call the same are seen by the NCCL of tests") {
-  group both(2);
-  both.join();
+  joined_group both(2);
   outcome of_first;
   both[0].submit(numbers({1, 2}).summed(), of_first.callback());
   both[1].submit(numbers({1, 2, 3}).summed(), [](const result<void>&) {});
-  const auto how = of_first.wait();
-  REQUIRE_FALSE(how);
-  CHECK_THAT(how.error().text, ContainsSubstring("the ranks do not call the same"));
-  both[1].lose(how.error());
+  const error how = error_of(of_first.wait());
+  CHECK_THAT(how.text, ContainsSubstring("the ranks do not call the same"));
+  both[1].lose(how);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/collective/nccl/maker.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -24,45 +25,38 @@ TEST_CASE("an invitation is the same after its way as text, and nothing else is 
   for (int i = 0; i < 128; ++i) made.id.bytes[i] = static_cast<char>(2 * i);
   const auto text = nccl::to_text(made);
   CHECK(text.starts_with("22809:3:000204"));
-  const auto read = nccl::parse_invitation(text);
-  REQUIRE(read);
-  CHECK(read->version == 22809);
-  CHECK(read->ranks == 3);
-  CHECK(std::string(read->id.bytes, 128) == std::string(made.id.bytes, 128));
+  const auto read = nccl::parse_invitation(text).value();
+  CHECK(read.version == 22809);
+  CHECK(read.ranks == 3);
+  CHECK(std::string(read.id.bytes, 128) == std::string(made.id.bytes, 128));
   for (const auto& wrong :
        {std::string(), std::string("22809"), text.substr(1 + text.find(':')), text + "0",
         text.substr(0, text.size() - 1) + "g", "x" + text, "22809:0:" + text.substr(8)}) {
     INFO(wrong);
-    const auto refused = nccl::parse_invitation(wrong);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == errc::bad_frame);
+    CHECK(error_of(nccl::parse_invitation(wrong)).code == errc::bad_frame);
   }
 }
 
 TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
   const nccl::maker cards(over_fake());
-  const auto cpu = cards.library_for(c10::Device(c10::kCPU));
-  REQUIRE_FALSE(cpu);
-  CHECK(cpu.error().text == "NCCL is for GPUs, and the stage computes on the CPU");
+  CHECK(error_of(cards.library_for(c10::Device(c10::kCPU))).text ==
+        "NCCL is for GPUs, and the stage computes on the CPU");
   CHECK(cards.library_for(c10::Device(c10::DeviceType::CUDA, 0)) == "NCCL 2.28.9");
   const nccl::maker lacking({.places = {.named = TROUPE_LACKING_NCCL}});
-  const auto refused = lacking.library_for(c10::Device(c10::DeviceType::CUDA, 0));
-  REQUIRE_FALSE(refused);
-  CHECK_THAT(refused.error().text, ContainsSubstring("has no function ncclAllGather"));
+  CHECK_THAT(error_of(lacking.library_for(c10::Device(c10::DeviceType::CUDA, 0))).text,
+             ContainsSubstring("has no function ncclAllGather"));
 }
 
 TEST_CASE("an invitation for other ranks, and a device that is not there, are refused") {
   const nccl::maker cards(over_fake());
-  const auto text = cards.invite(2, socket_reach::loopback);
-  REQUIRE(text);
+  const auto text = cards.invite(2, socket_reach::loopback).value();
   const auto join = [&](std::uint32_t rank, std::uint32_t ranks) {
-    const auto joined = cards.join({.name = "the replicas of stage-0",
-                                    .invitation = *text,
-                                    .rank = rank,
-                                    .ranks = ranks,
-                                    .on = {c10::DeviceType::CUDA, 0}});
-    REQUIRE_FALSE(joined);
-    return joined.error().text;
+    return error_of(cards.join({.name = "the replicas of stage-0",
+                                .invitation = text,
+                                .rank = rank,
+                                .ranks = ranks,
+                                .on = {c10::DeviceType::CUDA, 0}}))
+        .text;
   };
   CHECK(join(0, 3) ==
         "the replicas of stage-0: an invitation for 2 ranks, but this is rank 0 of 3");

@@ -21,6 +21,7 @@
 #include "engine/collective/nccl/communicator.hpp"
 #include "engine/collective/nccl/torch_device.hpp"
 #include "tests/fake_nccl/device.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -118,18 +119,15 @@ c10::Device device_of(int index) {
 class pair_of_ranks {
  public:
   pair_of_ranks() {
-    const auto found = nccl::load({.named = TROUPE_FAKE_NCCL});
-    REQUIRE(found);
-    const auto invited = nccl::invite(**found, 2);
-    REQUIRE(invited);
+    const auto found = nccl::load({.named = TROUPE_FAKE_NCCL}).value();
+    const auto invited = nccl::invite(*found, 2).value();
     for (int rank = 0; rank < 2; ++rank) {
-      auto on = nccl::torch_device::make(device_of(rank));
-      REQUIRE(on);
+      auto on = nccl::torch_device::make(device_of(rank)).value();
       ranks_.push_back(std::make_unique<nccl::communicator>(nccl::terms{.name = "tensors",
-                                                                        .library = *found,
-                                                                        .invited = *invited,
+                                                                        .library = found,
+                                                                        .invited = invited,
                                                                         .rank = rank,
-                                                                        .on = std::move(*on)},
+                                                                        .on = std::move(on)},
                                                             [](const result<void>&) {}));
     }
   }
@@ -155,9 +153,7 @@ bool ends_well(std::future<result<void>>& ended) {
 }
 
 nccl::operation made(action what, const at::Tensor& from, const at::Tensor& to) {
-  auto one = nccl::operation_on(what, from, to, 2);
-  REQUIRE(one);
-  return std::move(*one);
+  return nccl::operation_on(what, from, to, 2).value();
 }
 
 TEST_CASE("tensors of two ranks are summed behind what each caller's stream had before") {
@@ -208,24 +204,15 @@ TEST_CASE("shares of tensors are reduced, and gathered again") {
 }
 
 TEST_CASE("a device that is not there is refused with LibTorch's words") {
-  const auto none = nccl::torch_device::make(device_of(7));
-  REQUIRE_FALSE(none);
-  CHECK(none.error().code == errc::transport_missing);
-  CHECK_THAT(
-      none.error().text,
-      ContainsSubstring("privateuseone:7 cannot be used: invalid device ordinal; see `troupe "
-                        "devices`"));
-  const auto cuda = nccl::torch_device::make({c10::DeviceType::CUDA, 0});
-  REQUIRE_FALSE(cuda);
-  CHECK_THAT(cuda.error().text, ContainsSubstring("cuda:0 cannot be used: "));
+  check_refused(nccl::torch_device::make(device_of(7)), errc::transport_missing,
+                "privateuseone:7 cannot be used: invalid device ordinal; see `troupe devices`");
+  CHECK_THAT(error_of(nccl::torch_device::make({c10::DeviceType::CUDA, 0})).text,
+             ContainsSubstring("cuda:0 cannot be used: "));
 }
 
 TEST_CASE("tensors that NCCL cannot take are refused") {
   const auto refused = [](action what, const at::Tensor& from, const at::Tensor& to) {
-    const auto one = nccl::operation_on(what, from, to, 2);
-    REQUIRE_FALSE(one);
-    CHECK(one.error().code == errc::bad_config);
-    return one.error().text;
+    return error_of(nccl::operation_on(what, from, to, 2), errc::bad_config).text;
   };
   const auto six = at::ones({2, 3});
   CHECK(refused(action::all_reduce, six, at::ones({5})) ==
@@ -249,11 +236,10 @@ TEST_CASE("tensors that NCCL cannot take are refused") {
 
 TEST_CASE("an operation on tensors keeps them") {
   auto tensor = at::ones({4});
-  const auto one = nccl::operation_on(action::send, tensor, {}, 2, nccl::reduction::sum, 1);
-  REQUIRE(one);
-  CHECK(one->count == 4);
-  CHECK(one->from == tensor.const_data_ptr());
-  CHECK(one->peer == 1);
+  const auto one = nccl::operation_on(action::send, tensor, {}, 2, nccl::reduction::sum, 1).value();
+  CHECK(one.count == 4);
+  CHECK(one.from == tensor.const_data_ptr());
+  CHECK(one.peer == 1);
   CHECK(tensor.use_count() == 2);
 }
 

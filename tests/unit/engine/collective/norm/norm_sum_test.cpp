@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <deque>
 #include <map>
 #include <optional>
@@ -16,13 +15,13 @@
 #include "engine/collective/norm/norm_parts.hpp"
 #include "engine/collective/norm/norm_sum_core.hpp"
 #include "engine/collective/shares.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace troupe::engine;
 using Catch::Approx;
-using Catch::Matchers::ContainsSubstring;
 
 norm_part moments_of(const std::vector<double>& values) {
   double mean = 0, squares = 0;
@@ -188,39 +187,32 @@ TEST_CASE("A replica without micro-batches in a group takes no part in its sums"
 TEST_CASE("A sum whose replica is gone fails at once, and so do all after it") {
   norm_sum_core waits(0, 2), idle(0, 2);
   REQUIRE(waits.given(place(1), norm_sum::moments, {1, 2, 3}, {0, 1}));
-  const auto gone = waits.lost(1);
-  REQUIRE_FALSE(gone);
-  CHECK(gone.error().code == errc::peer_lost);
-  CHECK_THAT(gone.error().text, ContainsSubstring("replica 1 of it is gone"));
+  check_refused(waits.lost(1), errc::peer_lost, "replica 1 of it is gone");
   CHECK(idle.lost(1));
-  const auto next = idle.given(place(1), norm_sum::moments, {1, 2, 3}, {0, 1});
-  REQUIRE_FALSE(next);
-  CHECK(next.error().code == errc::peer_lost);
+  CHECK(error_of(idle.given(place(1), norm_sum::moments, {1, 2, 3}, {0, 1})).code ==
+        errc::peer_lost);
 }
 
 TEST_CASE("Parts that do not fit are refused with the reason") {
-  const auto refuses = [](const result<norm_effects>& outcome, errc code, const std::string& text) {
-    REQUIRE_FALSE(outcome);
-    CHECK(outcome.error().code == code);
-    CHECK_THAT(outcome.error().text, ContainsSubstring(text));
-  };
   norm_sum_core core(0, 2);
   const norm_part part{1, 2, 3};
-  refuses(core.arrived(place(1), 0, norm_sum::moments, part), errc::bad_frame, "no such other");
-  refuses(core.arrived(place(1), 2, norm_sum::moments, part), errc::bad_frame, "no such other");
+  check_refused(core.arrived(place(1), 0, norm_sum::moments, part), errc::bad_frame,
+                "no such other");
+  check_refused(core.arrived(place(1), 2, norm_sum::moments, part), errc::bad_frame,
+                "no such other");
   REQUIRE(core.arrived(place(2), 1, norm_sum::moments, part));
-  refuses(core.arrived(place(2), 1, norm_sum::moments, part), errc::bad_frame, "came twice");
+  check_refused(core.arrived(place(2), 1, norm_sum::moments, part), errc::bad_frame, "came twice");
   REQUIRE(core.arrived(place(3), 1, norm_sum::moments, part));
-  refuses(core.arrived(place(4), 1, norm_sum::moments, part), errc::bad_frame, "too early");
+  check_refused(core.arrived(place(4), 1, norm_sum::moments, part), errc::bad_frame, "too early");
   REQUIRE(core.given(place(1), norm_sum::moments, part, {0, 1}));
-  refuses(core.given(place(2), norm_sum::moments, part, {0, 1}), errc::bad_frame,
-          "before the one before is over");
-  refuses(core.arrived(place(1), 1, norm_sum::moments, {1}), errc::bad_frame,
-          "has 1 numbers, and the own one 3");
-  refuses(core.arrived(place(1), 1, norm_sum::gradients, part), errc::bad_frame, "numbers");
+  check_refused(core.given(place(2), norm_sum::moments, part, {0, 1}), errc::bad_frame,
+                "before the one before is over");
+  check_refused(core.arrived(place(1), 1, norm_sum::moments, {1}), errc::bad_frame,
+                "has 1 numbers, and the own one 3");
+  check_refused(core.arrived(place(1), 1, norm_sum::gradients, part), errc::bad_frame, "numbers");
   REQUIRE(core.arrived(place(1), 1, norm_sum::moments, part));
   core.step_over({{}, {1}});
-  refuses(core.arrived(place(3), 1, norm_sum::moments, part), errc::stale, "is over");
-  refuses(core.given(place(3), norm_sum::moments, part, {0, 1}), errc::stale, "is over");
+  check_refused(core.arrived(place(3), 1, norm_sum::moments, part), errc::stale, "is over");
+  check_refused(core.given(place(3), norm_sum::moments, part, {0, 1}), errc::stale, "is over");
   REQUIRE(core.arrived(place(1, 2), 1, norm_sum::moments, part));
 }

@@ -1,7 +1,6 @@
 // A process without descriptors turns away who comes to its door, instead of leaving them there.
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -9,27 +8,12 @@
 #include "messages/descriptor.hpp"
 #include "messages/link/door/address.hpp"
 #include "messages/link/door/listener.hpp"
+#include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages {
 namespace {
 
 constexpr int in_time = 10'000;  // ms
-
-/// As long as it lives, no descriptor of this number or above can be opened.
-class files_below {
- public:
-  explicit files_below(int number) {
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
-    const rlimit fewer{static_cast<rlim_t>(number), before_.rlim_max};
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &fewer) == 0);
-  }
-  files_below(const files_below&) = delete;
-  files_below& operator=(const files_below&) = delete;
-  ~files_below() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 int lowest_free() {
   return descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
@@ -64,7 +48,7 @@ TEST_CASE("without a descriptor left visitors are turned away, also once the spa
   const descriptor first = caller(), second = caller(), third = caller();
   const int all = lowest_free();
   {
-    const files_below none(all);
+    const tests::lowered_limit none(RLIMIT_NOFILE, static_cast<rlim_t>(all));
     call(first, where);
     REQUIRE(is_readable(at->fd()));
     CHECK_FALSE(at->accept());
@@ -72,7 +56,8 @@ TEST_CASE("without a descriptor left visitors are turned away, also once the spa
     call(second, where);
     REQUIRE(is_readable(at->fd()));
     {
-      const files_below still_fewer(0);  // as if others had taken what it gives up for a moment
+      // As if others had taken what it gives up for a moment.
+      const tests::lowered_limit still_fewer(RLIMIT_NOFILE, 0);
       CHECK_FALSE(at->accept());
     }
     CHECK_FALSE(at->accept());

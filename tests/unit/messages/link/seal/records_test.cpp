@@ -69,10 +69,9 @@ TEST_CASE("records open in the order in which they were sealed, whatever their s
     CAPTURE(count);
     const bytes content = some_bytes(count);
     const bytes whole = seal(one.from, content, count % 2 == 0 ? kind::more : kind::body);
-    const auto head = record::read_head(std::span(whole).first<record::head_bytes>());
-    REQUIRE(head);
-    CHECK(head->bytes == count);
-    CHECK(head->what == (count % 2 == 0 ? kind::more : kind::body));
+    const auto head = record::read_head(std::span(whole).first<record::head_bytes>()).value();
+    CHECK(head.bytes == count);
+    CHECK(head.what == (count % 2 == 0 ? kind::more : kind::body));
     CHECK(open(one.to, whole) == content);
   }
 }
@@ -100,9 +99,8 @@ TEST_CASE("a record hides its content, and the same one twice") {
   const bytes first = seal(one.from, content);
   const bytes second = seal(one.from, content);
   CHECK(first != second);
-  for (const bytes& each : {first, second}) {
+  for (const bytes& each : {first, second})
     CHECK(std::ranges::search(each, bytes(4, std::byte{'a'})).empty());
-  }
 }
 
 TEST_CASE("a record of which one bit was changed does not open") {
@@ -158,9 +156,7 @@ TEST_CASE("a record opens only in its place") {
     CHECK(open(one.to, sealed[0]));
     CHECK_FALSE(open(one.to, sealed[2]));
   }
-  SECTION("moved") {
-    CHECK_FALSE(open(one.to, sealed[1]));
-  }
+  SECTION("moved") CHECK_FALSE(open(one.to, sealed[1]));
   SECTION("in order") {
     for (const bytes& each : sealed) CHECK(open(one.to, each) == content);
   }

@@ -242,9 +242,7 @@ TEST_CASE("what we say cannot be sent back to us") {
 TEST_CASE("a share that is no point, or the one that makes every secret right, is refused") {
   std::array<std::uint8_t, 32> share{};
   SECTION("zero, the neutral one") {}
-  SECTION("no point") {
-    share.fill(0xFF);
-  }
+  SECTION("no point") share.fill(0xFF);
   SECTION("a point written in another way") {
     share[0] = 1;  // negative: not its canonical form
   }
@@ -306,7 +304,7 @@ TEST_CASE("messages that are not due are refused") {
   meeting whole;
   whole.finish();
   // At each step of each side, all messages but the one that is due.
-  for (std::size_t heard = 0; heard < 4; ++heard) {
+  for (std::size_t heard = 0; heard < 4; ++heard)
     for (std::size_t kind = 1; kind <= 4; ++kind) {
       meeting two;
       for (std::size_t i = 0; i < heard; ++i) REQUIRE(two.next() == std::nullopt);
@@ -315,7 +313,6 @@ TEST_CASE("messages that are not due are refused") {
       CAPTURE(heard, kind);
       CHECK(refused(to, whole.said[kind - 1]) == refusal::out_of_order);
     }
-  }
   for (const message& each : whole.said) {
     CHECK(refused(whole.accepting, each) == refusal::out_of_order);
     CHECK(refused(whole.connecting, each) == refusal::out_of_order);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "cluster/config/registries.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
+#include "messages/base/error.hpp"
+
+/// What the versions take that are kept for a run that goes on after losses. For predict_memory
+/// alone.
+namespace troupe::cluster {
+
+/// What a stage of one replica keeps.
+struct stage_bytes {
+  double tensors = 0;     ///< Parameters and buffers.
+  double parameters = 0;  ///< Alone.
+  double state = 0;       ///< Of the optimizer, at most where replicas share it out.
+  double even_state = 0;  ///< The same if shares were all equal.
+};
+
+/// Adds what is kept: two versions of each stage on its own node, on another and with the trainer,
+/// or three in a process that outlives it, and there what has come of the next; and where a keeper
+/// computes them, the gradients until it has. Of replicas, the one that keeps the most counts.
+/// `bytes`: of the stages of one replica; `are_whole`: see are_lent_whole. Errors: bad_config,
+/// where stages cannot be placed or the optimizer is not known.
+[[nodiscard]] result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
+                                        const trainer_config& config, const registries& known,
+                                        predicted_memory& to);
+
+}  // namespace troupe::cluster
