@@ -142,6 +142,9 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   auto& state = self->state;
   if (state.before.empty())
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
+  // Nobody else may hear of it: the steps before may have been answered.
+  if (const auto& why = state.versions.problem; why && order.kind == engine::step_kind::training)
+    return to_caf({why->code, state.name + ": " + why->text});
   auto plan = plan_of(state, order);
   if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
   auto groups = state.norm.groups_of(order);

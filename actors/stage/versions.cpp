@@ -83,6 +83,14 @@ void not_stored(stage_pointer self, const stores_core::addressee& by, const erro
   cannot_store(self, why);
 }
 
+/// Why a keeper did not take something. One that has ended is lost: keepers end with their process,
+/// and that may be known before its connections are.
+error refusal_of_keeper(const caf::error& why) {
+  auto told = from_caf(why);
+  if (told.code == errc::unknown_target) told.code = errc::peer_lost;
+  return told;
+}
+
 void send_piece(stage_pointer self, const stores_core::store& what, version_form form,
                 const list_place& from);
 
@@ -110,13 +118,15 @@ void send_piece(stage_pointer self, const stores_core::store& what, version_form
   };
   if (is_update)
     self->request(keeper, usual_deadlines.update, update_message(self->state, what.step, *piece))
-        .then(sent,
-              [self, what](const caf::error& why) { update_refused(self, what, from_caf(why)); });
+        .then(sent, [self, what](const caf::error& why) {
+          update_refused(self, what, refusal_of_keeper(why));
+        });
   else
     self->request(keeper, usual_deadlines.transfer,
                   store_version{versions.stage, what.step, self->state.incarnation, *piece})
-        .then(sent,
-              [self, to = what.to](const caf::error& why) { not_stored(self, to, from_caf(why)); });
+        .then(sent, [self, to = what.to](const caf::error& why) {
+          not_stored(self, to, refusal_of_keeper(why));
+        });
 }
 
 void perform(stage_pointer self, const stores_core::effects& effects) {

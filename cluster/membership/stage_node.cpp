@@ -222,6 +222,9 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
                settings.trainer);
   auto outcome =
       joined ? end->wait() : result<void>(tl::unexpected(join_failure(settings, joined.error())));
+  // Before its actors end, which alone would look as if this node had left in order.
+  if (joined && !outcome && outcome.error().code != errc::cancelled)
+    (*node)->break_off(outcome.error());
   caf::anon_send(*host, actors::shut_down{});
   own.end();
   system.await_all_actors_done();

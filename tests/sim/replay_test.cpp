@@ -90,6 +90,13 @@ void lose_some(replay_options& options, std::uint64_t events, std::mt19937_64& r
     options.losses[first + i] = some_place(options, random);
 }
 
+/// Most of the stages, one right after the other.
+void lose_most(replay_options& options, std::uint64_t events, std::mt19937_64& random) {
+  const auto first = random() % events + 1;
+  for (std::uint32_t place = 0; place < places_of(options); ++place)
+    if (random() % 4 != 0) options.losses[first + place] = place;
+}
+
 /// Each two stages are lost so many events apart, the first one at each event of a run, or at some.
 tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& apart) {
   tally of;
@@ -144,25 +151,13 @@ TEST_CASE("each two stages are lost whose versions are on another host, and are 
 }
 
 TEST_CASE("whichever stages are lost together are replayed where the trainer keeps versions too") {
-  const auto of =
-      after(200, on_the_trainers_host, [](auto& options, std::uint64_t events, auto& random) {
-        const auto places = places_of(options);
-        const auto first = random() % events + 1;
-        for (std::uint32_t place = 0; place < places; ++place)
-          if (random() % 4 != 0) options.losses[first + place] = place;
-      });
+  const auto of = after(200, on_the_trainers_host, lose_most);
   CHECK(of.of_several > 50);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("whichever stages are lost together are replayed from what another process computes") {
-  const auto of =
-      after(200, computed_by_what_outlives, [](auto& options, std::uint64_t events, auto& random) {
-        const auto places = places_of(options);
-        const auto first = random() % events + 1;
-        for (std::uint32_t place = 0; place < places; ++place)
-          if (random() % 4 != 0) options.losses[first + place] = place;
-      });
+  const auto of = after(200, computed_by_what_outlives, lose_most);
   CHECK(of.of_several > 50);
   CHECK(of.back.computed > 200);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);

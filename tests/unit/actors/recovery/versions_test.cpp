@@ -71,18 +71,24 @@ actors::keeper_actor::behavior_type lost_keeper() {
   return keeper_that_fails({errc::peer_lost, "its process is gone"});
 }
 
+/// As one whose process is ending.
+actors::keeper_actor::behavior_type ended_keeper() {
+  return keeper_that_fails({errc::unknown_target, "the actor ended: user_shutdown"});
+}
+
 actors::keeper_actor::behavior_type refusing_keeper() {
   return keeper_that_fails({errc::handler_failed, "no memory is left"});
 }
 
 /// Two stages, each of which has a keeper of its own and one that both share.
 struct kept_stages {
-  enum class keeping : std::uint8_t { right, slow, lost, refusing, none };
+  enum class keeping : std::uint8_t { right, slow, lost, ended, refusing, none };
 
   /// `is_spare`: the shared one, which none replaces then.
   explicit kept_stages(keeping how = keeping::right, bool is_spare = false)
       : shared(how == keeping::slow       ? system.spawn<caf::detached>(slow_keeper)
                : how == keeping::lost     ? system.spawn(lost_keeper)
+               : how == keeping::ended    ? system.spawn(ended_keeper)
                : how == keeping::refusing ? system.spawn(refusing_keeper)
                                           : actors::spawn_keeper(system)) {
     auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
@@ -95,7 +101,7 @@ struct kept_stages {
         system, stages->handles(), "1f1b",
         {.keepers = keepers,
          .spare_keeper = is_spare ? as_pointer(shared) : caf::strong_actor_ptr(),
-         .logs_edges = how == keeping::lost && !is_spare});
+         .logs_edges = (how == keeping::lost || how == keeping::ended) && !is_spare});
     REQUIRE(composed);
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
     for (const auto& each : keepers) own.push_back(each.front());
@@ -136,11 +142,24 @@ TEST_CASE("A request to take versions fails at once when one of their keepers is
 }
 
 TEST_CASE("Who orders versions is told of a lost keeper, though another might take its place") {
-  kept_stages company(kept_stages::keeping::lost);
+  for (const auto how : {kept_stages::keeping::lost, kept_stages::keeping::ended}) {
+    kept_stages company(how);
+    const auto began = std::chrono::steady_clock::now();
+    const auto taken = company.pipeline->take_versions(0);
+    REQUIRE_FALSE(taken);
+    CHECK(taken.error().code == errc::peer_lost);
+    CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+  }
+}
+
+TEST_CASE("A stage without one of its keepers refuses further steps, and leaves none waiting") {
+  kept_stages company(kept_stages::keeping::refusing);
+  const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
+  REQUIRE_FALSE(company.pipeline->take_versions(0));
   const auto began = std::chrono::steady_clock::now();
-  const auto taken = company.pipeline->take_versions(0);
-  REQUIRE_FALSE(taken);
-  CHECK(taken.error().code == errc::peer_lost);
+  const auto trained = company.pipeline->train(batch, 2, 0.1);
+  REQUIRE_FALSE(trained);
+  CHECK(trained.error().text.find("no memory is left") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
 }
 
