@@ -175,6 +175,18 @@ TEST_CASE("A trainer that is left after the process that outlives it was lost go
   check_same_weights(calm.weights(), folder / "weights");
 }
 
+TEST_CASE("A run whose trainer is lost after its last step is saved by the next one, and ends") {
+  CAPTURE(GENERATE(1, 2, 3));  // the last checkpoint may be there before the trainer is lost
+  const scratch_folder folder;
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
+  const auto outcome = run_program(watched_run(folder), at_step(12, kill));
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("(restart 1 of ") && !ContainsSubstring("(restart 2 of "));
+  check_same_weights(calm.weights(), folder / "weights");
+}
+
 TEST_CASE("A run whose trainer is lost within a long update goes on behind the update before it") {
   const scratch_folder folder;
   const auto run = two_stages({}, 12, 6);
