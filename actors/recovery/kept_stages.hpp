@@ -12,7 +12,8 @@ namespace troupe::actors {
 /// What a process keeps of a run. It may outlive the node that it was given to, and be given to the
 /// next one. `stages` is used by the node's keeper alone, `notes` by its host.
 struct kept_stages {
-  /// Versions are at most two steps behind. Notes are of steps that have versions.
+  /// Notes are of steps that have versions. The newest one that all stages have is at most two
+  /// notes behind the last.
   static constexpr std::size_t most_notes = 4;
 
   /// The trainer has two steps in progress: behind its last note there may be as many versions.

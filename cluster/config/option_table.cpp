@@ -258,8 +258,8 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
       {"train", "max_restarts", "--max-restarts", "", "N",
        "Maximum number of times that the trainer is started again after its process died or its "
        "run failed; it continues from the newest complete checkpoint (needs --checkpoint-dir and "
-       "--resume auto), and with --on-fault recover after its last step, from versions that "
-       "another process keeps",
+       "--resume auto), and a pipeline with --on-fault recover after its last step, from versions "
+       "that another process keeps",
        integer(&train_config::max_restarts, 0, 1 << 20)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",

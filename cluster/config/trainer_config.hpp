@@ -205,7 +205,7 @@ struct trainer_config {
   setting_places places = {};                            ///< For errors.
   std::vector<std::string> command = {};                 ///< With all words; empty: not known.
   int keeper_socket = -1;     ///< To the process that outlives the trainer (see restarts); or none.
-  std::uint32_t restart = 0;  ///< The number of the trainer's; 0: it is the run's first.
+  std::uint32_t restart = 0;  ///< Restarts of the trainer so far; 0: it is the run's first.
   bool json_is_begun = false;  ///< A trainer before this one began the file of observe.json.
 
   bool operator==(const trainer_config&) const = default;

@@ -23,7 +23,7 @@ struct other_keepers {
 /// Who keeps the versions of each stage, by place: the stage of second_keepers, and the trainer
 /// where a keeper more costs no copy, or where there is no other stage. `lends`: whether a stage's
 /// process lends memory to the trainer's instead of copying it, for each of `hosts`. `outlives`:
-/// in the trainer's place a process keeps versions that outlives it, and so has to have all.
+/// in the trainer's place a process that outlives it keeps versions, and has to have all of them.
 [[nodiscard]] std::vector<other_keepers> keepers_beside(const std::vector<std::string>& hosts,
                                                         const std::vector<bool>& lends,
                                                         bool outlives = false);

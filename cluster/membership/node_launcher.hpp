@@ -111,7 +111,7 @@ struct process_link {
 /// run on one machine. Of `mixed`, what they pass through between machines.
 [[nodiscard]] messages::link_transport transport_of(const process_link& link) noexcept;
 [[nodiscard]] messages::link_transport transport_of(const link_config& config) noexcept;
-/// Of a link that has one door: between machines, or where there are none, for this one.
+/// For a link with one door: of `mixed` the one between machines, without a door inside this one.
 [[nodiscard]] messages::link_options link_options_of(const process_link& link);
 [[nodiscard]] actors::link_factory process_link_factory(const process_link& link);
 

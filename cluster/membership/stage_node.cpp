@@ -37,7 +37,7 @@ class ending {
   void decide(result<void> how) {
     decide(std::move(how), [] {});
   }
-  /// Before anybody knows of it `first` is done.
+  /// `first` is done before anybody knows of it.
   template <class Action>
   void decide(result<void> how, const Action& first) {
     std::call_once(once_, [&] {

@@ -17,7 +17,7 @@ class run_reporter {
  public:
   /// Creates the file of observe.json, if there is to be one, and says what was kept of it; or goes
   /// on behind what a trainer before this one has written. Errors, in the first trainer of a run:
-  /// those of json_lines; in another one that is the one warning.
+  /// those of json_lines, which in a later one are a warning, and it writes no file.
   [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const trainer_config& config,
                                                                   progress_options options);
 

@@ -16,9 +16,9 @@
 namespace troupe::cluster::doctor {
 
 /// What is heard of the processes on a node that the doctor visits. Filled from any thread. What a
-/// node says of others than these is passed over: it may be anybody who knows the secret.
+/// node says of other processes is ignored: anybody who knows the secret may have said it.
 struct visit_mailbox {
-  /// More lines of facts than the program ever writes of a request, or a longer line.
+  /// Lines of facts, and bytes of a line: the program never writes more for a request.
   static constexpr std::size_t most_lines = 256;
   static constexpr std::size_t longest_line = line_splitter::longest_line_bytes;
 

@@ -28,7 +28,7 @@ namespace troupe::cluster {
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
   std::uint64_t steps = 0, evaluated = 0;
-  bool is_noted = false;  // the last version's step was, by what outlives the trainer
+  bool is_noted = false;  // what outlives the trainer was told of the last version
 };
 
 /// What became of losses.

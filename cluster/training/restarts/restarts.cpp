@@ -29,7 +29,7 @@ namespace troupe::cluster {
 namespace {
 
 constexpr std::chrono::milliseconds look_for_ends_every{5};
-/// What a later trainer is refused for may pass. A signal that comes meanwhile waits.
+/// Why a later trainer was refused may pass meanwhile. A signal that comes then waits.
 constexpr std::chrono::seconds pause_after_refusal{2};
 
 /// Signals that wait to be taken, SIGCHLD among them, instead of doing what they do; the
@@ -83,9 +83,9 @@ std::string describe(const trainer_end& ended, pid_t pid) {
   return describe(child_exit{"the trainer", pid, ended.code, ended.signal});
 }
 
-/// What a terminal sends, it sends to the child too, unless there was none yet: `early` may be from
-/// before it. The child knows what is queued by its parent from what somebody has sent to both (see
-/// interrupt_guard).
+/// What a terminal sends, it sends to the child too, unless there was none yet. `early`: signals
+/// that may be from before it. The child knows what is queued by its parent from what somebody has
+/// sent to both (see interrupt_guard).
 void pass_on(const siginfo_t& got, pid_t child, const sigset_t& early) {
   if (got.si_code != SI_KERNEL || ::sigismember(&early, got.si_signo) == 1)
     ::sigqueue(child, got.si_signo, {});
@@ -196,8 +196,7 @@ void await_rest_of_trainer(watched_keeper& keeper) {
     if (std::ranges::none_of(own_children(), is_rest)) return;
     std::this_thread::sleep_for(look_for_ends_every);
   }
-  log::warning(
-      "a process that the lost trainer had started has not ended; another one begins beside it");
+  log::warning("a process of the lost trainer has not ended; another trainer begins beside it");
 }
 
 int exit_code_of(const trainer_end& ended, pid_t child, const char* program) {

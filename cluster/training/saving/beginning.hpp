@@ -13,7 +13,8 @@
 
 namespace troupe::cluster {
 
-/// What a run keeps checkpoints by, and is compared with them by. The config outlives it.
+/// The settings by which a run keeps checkpoints, and those that a checkpoint that it resumes has
+/// to have too. The config outlives it.
 struct checkpointed_run {
   const checkpoint_config& kept;
   const train_config& train;
