@@ -12,8 +12,8 @@ namespace troupe::cluster {
 
 /// Knows the dynamic loss scale behind each version that all stages may go back to: a pure state
 /// machine. Stages that have just begun know it from their first version on. If another one is lost
-/// before that version is with all its keepers, only the version before it may be left, of which
-/// those stages knew that went back first.
+/// before that version is with all its keepers, only the version before it may be left, and its
+/// scale is known only to the stages that went back first.
 class earlier_scalers_core {
  public:
   /// What the stages that have to go back know; nothing of steps before they began.
