@@ -42,7 +42,7 @@ neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
   names_.emplace(peer, "");
   effects out;
   if (left_) {
-    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
+    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}, true});
     return out;
   }
   out.emplace_back(transmit{peer, make_hello(self_)});
@@ -219,7 +219,7 @@ neighbourhood::effects neighbourhood::leave() {
   if (std::exchange(left_, true)) return out;
   for (const auto& [peer, name] : names_) {
     out.emplace_back(transmit{peer, frame{.kind = frame_kind::goodbye}});
-    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
+    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}, true});
   }
   return out;
 }
@@ -227,7 +227,7 @@ neighbourhood::effects neighbourhood::leave() {
 neighbourhood::effects neighbourhood::break_off(const error& why) {
   effects out;
   if (std::exchange(left_, true)) return out;
-  for (const auto& [peer, name] : names_) out.emplace_back(close{peer, why});
+  for (const auto& [peer, name] : names_) out.emplace_back(close{peer, why, true});
   return out;
 }
 

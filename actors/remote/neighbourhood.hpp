@@ -42,6 +42,7 @@ class neighbourhood {
   struct close {
     peer_id peer;
     error why;
+    bool is_leaving = false;  ///< All connections end, with the node.
   };
   struct received {  ///< A frame from a node that has said who it is.
     std::string node;

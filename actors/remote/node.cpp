@@ -157,7 +157,7 @@ void node::perform_locked(remote_core::effects& effects) {
     } else if (const auto* to = std::get_if<remote_core::connect>(&effects[i])) {
       connect(*to);
     } else if (const auto* end = std::get_if<remote_core::close>(&effects[i])) {
-      if (end->why.code != errc::cancelled)
+      if (!end->is_leaving)
         log::warning(settings_.name + ": closing a connection: " + end->why.text);
       link_->close(end->peer, end->why);
     } else if (const auto* route = std::get_if<remote_core::route_changed>(&effects[i])) {

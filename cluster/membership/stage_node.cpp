@@ -35,15 +35,7 @@ namespace {
 class ending {
  public:
   void decide(result<void> how) {
-    decide(std::move(how), [] {});
-  }
-  /// `first` is done before anybody knows of it.
-  template <class Action>
-  void decide(result<void> how, const Action& first) {
-    std::call_once(once_, [&] {
-      first();
-      decided_.set_value(std::move(how));
-    });
+    std::call_once(once_, [&] { decided_.set_value(std::move(how)); });
   }
   result<void> wait() { return decided_.get_future().get(); }
 
@@ -104,14 +96,12 @@ error trainer_failure(const joined_node_settings& settings, const error& why) {
   return {why.code, words(settings.name, settings.trainer, why.text)};
 }
 
-/// Nobody else would tell a node to end whose host cannot be told any more. The others are to count
-/// it as lost.
+/// Nobody else would tell a node to end whose host cannot be told any more.
 void end_with_host(const caf::strong_actor_ptr& host, const std::shared_ptr<ending>& end,
-                   actors::node& own) {
-  host->get()->attach_functor([end, &own](const caf::error& why) {
-    const error ended{errc::handler_failed,
-                      own.name() + ": its host has ended: " + actors::from_caf(why).text};
-    end->decide(tl::unexpected(ended), [&] { own.break_off(ended); });
+                   const std::string& name) {
+  host->get()->attach_functor([end, name](const caf::error& why) {
+    end->decide(
+        fail(errc::handler_failed, name + ": its host has ended: " + actors::from_caf(why).text));
   });
 }
 
@@ -214,7 +204,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
     end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
   });
   *host = caf::actor_cast<caf::actor>(spawned);
-  end_with_host(spawned, end, **node);
+  end_with_host(spawned, end, settings.name);
   (*node)->publish("host", spawned);
   const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
   if (joined)
@@ -222,7 +212,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
                settings.trainer);
   auto outcome =
       joined ? end->wait() : result<void>(tl::unexpected(join_failure(settings, joined.error())));
-  // Before its actors end, which alone would look as if this node had left in order.
+  // The others are to count it as lost, and its actors that end now as gone with it.
   if (joined && !outcome && outcome.error().code != errc::cancelled)
     (*node)->break_off(outcome.error());
   caf::anon_send(*host, actors::shut_down{});

@@ -24,11 +24,6 @@ namespace {
 
 constexpr double batches_at_trainer = 2;
 
-void add_on_host(engine::stage_memory& to, double bytes) {
-  to.on_cpu += bytes;
-  to.beside_device += bytes;
-}
-
 void add_where_computed(engine::stage_memory& to, double bytes) {
   to.on_cpu += bytes;
   to.on_device += bytes;

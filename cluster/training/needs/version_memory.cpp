@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,20 +31,13 @@ bool lends_here(const cluster_config& cluster, const link_config& link) {
          (link.transport == transport::mixed && cluster.launch != launch_way::none);
 }
 
-/// Whether each stage lends its versions to processes of its machine.
-std::vector<bool> lenders_of(const trainer_config& config, bool are_whole) {
-  std::vector<bool> lend;
-  for (const auto& seat : seats_of_stages(config, std::thread::hardware_concurrency()))
-    lend.push_back(lends_here(config.cluster, config.link) && are_whole && seat.device == "cpu");
-  return lend;
-}
-
-/// Of the stages of all replicas, as far as the config tells it. `lends`: see lenders_of.
-result<std::vector<kept_elsewhere>> keepers_of(const trainer_config& config,
-                                               std::vector<bool> lends) {
-  const auto count = lends.size();
+/// Of the stages of all replicas, as far as the config tells it. `are_whole`: see are_lent_whole.
+result<std::vector<kept_elsewhere>> keepers_of(const trainer_config& config, bool are_whole) {
   const auto& cluster = config.cluster;
   const auto cores = std::thread::hardware_concurrency();
+  const auto seats = seats_of_stages(config, cores);
+  const auto count = seats.size();
+  const bool share = lends_here(cluster, config.link);
   std::vector<std::string> nodes(count), hosts(count);
   std::vector<bool> here(count, true);
   if (!cluster.nodes.empty()) {
@@ -57,17 +49,19 @@ result<std::vector<kept_elsewhere>> keepers_of(const trainer_config& config,
       if (!is_over_hosts(cluster.launch)) continue;
       hosts[i] = host_of_user(node.host);
       here[i] = means_this_machine(hosts[i]);
-      if (!here[i]) lends[i] = false;
     }
   }
-  const bool share = lends_here(cluster, config.link);
-  const auto seats = seats_of_stages(config, cores);
+  std::vector<bool> on_cpu, lends;
+  for (std::size_t i = 0; i < count; ++i) {
+    on_cpu.push_back(seats[i].device == "cpu");
+    lends.push_back(share && are_whole && on_cpu[i] && here[i]);
+  }
   const auto by = keepers_beside(nodes, lends, outlives_trainer(config));
   std::vector<kept_elsewhere> all;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& other = by[i].stage;
     all.push_back({.by = by[i],
-                   .on_cpu = seats.at(i).device == "cpu",
+                   .on_cpu = on_cpu[i],
                    .lends = lends[i],
                    .is_sent_to_stage = other && (!share || hosts[i] != hosts[*other]),
                    .is_sent_here = by[i].trainer && (!share || !here[i])});
@@ -134,10 +128,10 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
   const auto stages = bytes.size();
   const bool outlives = outlives_trainer(config);
   const auto version = [&](std::size_t stage) { return bytes[stage].tensors + bytes[stage].state; };
-  const auto lend = lenders_of(config, are_whole);
-  const bool maps = std::ranges::all_of(lend, std::identity());
-  const auto kept = keepers_of(config, lend);
+  const auto kept = keepers_of(config, are_whole);
   if (!kept) return tl::unexpected(kept.error());
+  const bool maps = are_whole && lends_here(config.cluster, config.link) &&
+                    std::ranges::all_of(*kept, &kept_elsewhere::on_cpu);
   const auto entry = known.optimizers.find(config.optimizer.name);
   if (!entry) return tl::unexpected(entry.error());
   to.sent = sent_versions(bytes, *kept, entry->same_on_every_cpu);
@@ -163,10 +157,9 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
     }
     // One that the process that outlives the trainer still borrows.
     const double lent_longer = outlives && lends ? version(stage) : 0;
-    const double on_host = usual * version(stage) + lent_longer + most.versions;
     auto& own = to.stages.at(stage);
-    own.beside_device += on_host;
-    own.on_cpu += on_host + most.arriving;
+    add_on_host(own, usual * version(stage) + lent_longer + most.versions);
+    own.on_cpu += most.arriving;
     if (computes(stage)) own.on_cpu += bytes[stage].parameters;
     if (maps) to.mapped += most.versions;
   }

@@ -11,6 +11,12 @@
 /// alone.
 namespace troupe::cluster {
 
+/// Bytes that are on the host, wherever the stage computes.
+inline void add_on_host(engine::stage_memory& to, double bytes) {
+  to.on_cpu += bytes;
+  to.beside_device += bytes;
+}
+
 /// What a stage of one replica keeps.
 struct stage_bytes {
   double tensors = 0;     ///< Parameters and buffers.

@@ -70,6 +70,9 @@ result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts) {
   parts.told.steps = note.step;
   parts.told.evaluated = note.evaluated;
   parts.told.is_noted = true;
+  // This trainer may have no step left after which it would tell its checkpoints.
+  parts.checkpoints.told(note.step);
+  parts.checkpoints.evaluated(note.evaluated);
   return from;
 }
 

@@ -322,9 +322,6 @@ result<start_point> first_start(pipeline_run& parts) {
   if (*left) {
     log::info("the run goes on after step " + std::to_string((*left)->steps_before) +
               ", from versions that were kept in memory");
-    // By that trainer: no step may come after which this one would tell it.
-    parts.checkpoints.told(parts.told.steps);
-    parts.checkpoints.evaluated(parts.told.evaluated);
     return std::move(**left);
   }
   const auto& from = parts.beginning;

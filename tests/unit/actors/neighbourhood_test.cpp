@@ -253,6 +253,7 @@ TEST_CASE("Who breaks off says no goodbye, and nothing more when it ends") {
   REQUIRE(effects.size() == 1);
   CHECK(std::get<neighbourhood::close>(effects[0]).why ==
         error{errc::handler_failed, "its host has ended"});
+  CHECK(std::get<neighbourhood::close>(effects[0]).is_leaving);
   CHECK(core.leave().empty());
   core.peer_down({1}, reset);
   CHECK(core.alone());
