@@ -108,7 +108,6 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
   if (!ended)
     for (const auto& each : meant(hosts, "launcher", 0)) ::kill(each.pid, SIGKILL);
   const auto outcome = launch.end();
-  INFO(outcome.err);
   if (what.who != "launcher") CHECK(outcome.code != 0);
   CHECK(left_on(hosts, steady::now() + 2s) == "");
   return what.who;

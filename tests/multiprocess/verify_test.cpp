@@ -284,7 +284,6 @@ TEST_CASE("A resumed run of which no step was applied saves what it has resumed 
     const auto outcome = skip_bad_steps(
         folder / "data.safetensors", images,
         more + words{"--checkpoint-dir", folder / "checkpoints", "--save", folder / file});
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     return engine::load_safetensors(folder / file).value();
   };

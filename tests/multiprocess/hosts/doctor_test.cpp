@@ -248,8 +248,6 @@ TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
   const auto trusted =
       hosts.home().run({TROUPE_COMMAND, "doctor", file, "--set", "link.network=trusted"});
-  INFO(trusted.err);
-  INFO(trusted.out);
   expect_both_examined(trusted, "trusted, ", "(UCX over tcp/");
   expect_nothing_left(hosts);
 }

@@ -300,7 +300,6 @@ TEST_CASE("Stages that others start again go on after a lost trainer's last step
   };
   const auto outcome =
       hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--"}, with_restarts(hosts)), on_line);
-  INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 0);
   CHECK(stages.size() == 8);

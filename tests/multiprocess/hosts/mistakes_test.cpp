@@ -93,7 +93,6 @@ program_outcome join_with_other_secret(const test_hosts& hosts, const std::strin
     for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM)) ::kill(each.pid, SIGKILL);
   };
   const auto trainer = hosts.home().run({TROUPE_PROGRAM, "--config", file}, on_line);
-  INFO(trainer.err);
   REQUIRE(joined);
   joined->err = trainer.err + joined->err;
   return *joined;
@@ -408,7 +407,6 @@ TEST_CASE("What a launch can bear it tells within 5 s, and goes on: clocks and s
             told = std::chrono::steady_clock::now() - begin;
           }
       });
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(count == warnings.size());
   CHECK(told < refusal_limit(hosts, told));

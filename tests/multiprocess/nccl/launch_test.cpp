@@ -126,7 +126,6 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
     lines words{"--config", write_config(folder / (name + ".toml"), text), "--edges", "nccl"};
     words.insert(words.end(), more.begin(), more.end());
     const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)}, on_line);
-    INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     return outcome;
   };
