@@ -179,12 +179,13 @@ bool wait_for_work(pid_t pid, std::chrono::milliseconds amount) {
   return wait_until([&] { return ticks_of(pid) - begin >= ticks; });
 }
 
-std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream all;
-  // An iterator over the bytes of weights takes seconds, where nothing is optimised.
-  all << in.rdbuf();
-  return all.str();
+bool wait_for_lines(const std::filesystem::path& file, std::ptrdiff_t more) {
+  const auto lines = [&file] {
+    const auto bytes = bytes_of(file);
+    return std::ranges::count(bytes, '\n');
+  };
+  const auto enough = lines() + more;
+  return wait_until([&] { return lines() >= enough; });
 }
 
 bool wait_until_there(const std::filesystem::path& file) {

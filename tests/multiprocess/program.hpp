@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bytes_of.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/scratch_memory.hpp"
 
@@ -76,8 +78,8 @@ void check_children_ended_well(const program_outcome& outcome, std::size_t count
 /// Waits until a process has computed for so long from now on; false after a minute.
 bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
 
-/// What a file holds; empty: there is none.
-std::string bytes_of(const std::filesystem::path& file);
+/// Waits until a file has so many more lines than now; false after a minute.
+bool wait_for_lines(const std::filesystem::path& file, std::ptrdiff_t more);
 
 /// Waits until a file is there; false after a minute.
 bool wait_until_there(const std::filesystem::path& file);

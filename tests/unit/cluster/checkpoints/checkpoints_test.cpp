@@ -14,7 +14,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,6 +27,7 @@
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
+#include "tests/bytes_of.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/unit/error_of.hpp"
 #include "tests/written_checkpoint.hpp"
@@ -40,6 +40,7 @@ using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using engine::named_tensor;
+using tests::bytes_of;
 using tests::scratch_folder;
 using contents = checkpoint_manifest::contents;
 
@@ -66,11 +67,6 @@ fs::path write_older(const fs::path& folder, std::uint64_t step) {
   return tests::write_two_files(
       folder, step, settings,
       {some_weights(), {{"optimizer.slot.first.weight", at::full({2, 3}, 0.5)}}});
-}
-
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 void put(const fs::path& file, const std::string& bytes) {
