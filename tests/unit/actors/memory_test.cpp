@@ -47,7 +47,7 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -312,7 +312,7 @@ TEST_CASE("an actor whose handler throws ends with an error that names it, and w
     return {[](const acknowledged&) -> acknowledged { throw std::bad_alloc(); }};
   });
   const auto answer =
-      tests::error_of(ask.request<acknowledged>(thrower, acknowledged{}, patience).get(patience));
+      error_of(ask.request<acknowledged>(thrower, acknowledged{}, patience).get(patience));
   CHECK(answer.code == errc::handler_failed);
   CHECK_THAT(answer.text, ContainsSubstring("thrower: there is no memory left"));
 
