@@ -57,10 +57,6 @@ std::function<void(pid_t, std::string_view)> in_the_middle(bool& done,
   };
 }
 
-void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
-}
-
 /// Four processes on alpha and beta, of which something happens to beta. `more`: for the program.
 program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes,
                                const std::string& stages, std::function<void()> happens,

@@ -26,10 +26,6 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
-}
-
 void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
   const auto end = std::chrono::steady_clock::now() + 2s;
   const auto left_at = [&](const test_host& host) {

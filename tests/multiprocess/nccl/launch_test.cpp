@@ -143,7 +143,7 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
 
 TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   struct way {
     std::string network;
