@@ -151,12 +151,19 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
   return outcome;
 }
 
-std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
-                                                     std::function<void(pid_t)> act) {
+line_handler at_line(const std::string& text, std::function<void(pid_t)> act) {
   return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
     if (acted || line.find(text) == std::string_view::npos) return;
     acted = true;
     act(program);
+  };
+}
+
+line_handler one_after_other(line_handler first, line_handler second) {
+  return [first = std::move(first), second = std::move(second)](pid_t program,
+                                                                std::string_view line) {
+    first(program, line);
+    second(program, line);
   };
 }
 

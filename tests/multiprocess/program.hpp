@@ -67,9 +67,14 @@ static inline std::string shell_line(const std::string& first,
 }
 #endif
 
-/// For `on_line`: does something once, at the first line that holds `text`.
-std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
-                                                     std::function<void(pid_t)> act);
+/// For `on_line`.
+using line_handler = std::function<void(pid_t, std::string_view)>;
+
+/// Does something once, at the first line that holds `text`.
+line_handler at_line(const std::string& text, std::function<void(pid_t)> act);
+
+/// Has both see each line.
+line_handler one_after_other(line_handler first, line_handler second);
 
 /// Checks how every child process of a run with --verbose ended: `count` of them, each by itself
 /// with code 0.

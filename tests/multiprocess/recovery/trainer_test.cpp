@@ -74,18 +74,9 @@ unsigned long files_allowed(pid_t process) {
   return 0;
 }
 
-using line_handler = std::function<void(pid_t, std::string_view)>;
-
 /// At the first line with this step.
 line_handler at_step(int step, const std::function<void(pid_t)>& what) {
   return at_line("step " + std::to_string(step) + "/12", what);
-}
-
-line_handler one_after_other(const line_handler& first, const line_handler& second) {
-  return [first, second](pid_t program, std::string_view line) {
-    first(program, line);
-    second(program, line);
-  };
 }
 
 /// What the table of a run of ResNet-18 says of the process that outlives the trainer.
