@@ -4,6 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <source_location>
 #include <string>
+#include <tl/expected.hpp>
 
 #include "messages/base/error.hpp"
 
@@ -11,8 +12,8 @@
 namespace troupe {
 
 /// The error of an outcome that has to be one.
-template <class T>
-[[nodiscard]] error error_of(const result<T>& outcome,
+template <class T, class Error>
+[[nodiscard]] Error error_of(const tl::expected<T, Error>& outcome,
                              std::source_location at = std::source_location::current()) {
   INFO("checked in line " << at.line());
   REQUIRE_FALSE(outcome);

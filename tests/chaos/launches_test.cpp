@@ -108,7 +108,6 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
   if (!ended)
     for (const auto& each : meant(hosts, "launcher", 0)) ::kill(each.pid, SIGKILL);
   const auto outcome = launch.end();
-  INFO(outcome.err);
   if (what.who != "launcher") CHECK(outcome.code != 0);
   CHECK(left_on(hosts, steady::now() + 2s) == "");
   return what.who;
@@ -117,7 +116,7 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
 }  // namespace
 
 TEST_CASE("Whatever of a launch ends at whatever moment, nothing is left on any host") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const auto count = number_of("TROUPE_LAUNCHES", 6);
   const auto seed = number_of("TROUPE_SEED", 1);
   const test_hosts hosts({"alpha", "beta"});

@@ -16,7 +16,7 @@
 
 #include "cluster/launch/process_group.hpp"
 #include "engine/state/safetensors.hpp"
-#include "tests/process_text.hpp"
+#include "tests/bytes_of.hpp"
 
 namespace troupe::chaos {
 namespace {
@@ -268,7 +268,7 @@ std::string fault_of_weights(const subject& what, const fs::path& file) {
 }
 
 std::string name_of_process(pid_t pid) {
-  const auto all = tests::process_text("/proc/" + std::to_string(pid) + "/cmdline");
+  const auto all = tests::bytes_of("/proc/" + std::to_string(pid) + "/cmdline");
   const std::string flag = std::string("\0--node-name\0", 13);
   const auto at = all.find(flag);
   return at == std::string::npos ? "program" : std::string(all.c_str() + at + flag.size());

@@ -92,13 +92,19 @@ def check_config(name, file, *sets, environment=None):
     require(done.returncode == 0, f"troupe check refuses {name}: {done.stderr}")
 
 
+def write_run(folder, config):
+    """Files with a configuration and a secret."""
+    file, secret = pathlib.Path(folder, "run.toml"), pathlib.Path(folder, "secret")
+    file.write_text(config)
+    secret.touch(mode=0o600)
+    secret.write_text("known-to-all-of-them")
+    return file, secret
+
+
 def check_join(name, words, config):
     """`troupe join` takes these words, and the program those that it makes of them: it only misses its trainer."""
     with tempfile.TemporaryDirectory() as folder:
-        secret, file = pathlib.Path(folder, "secret"), pathlib.Path(folder, "run.toml")
-        secret.touch(mode=0o600)
-        secret.write_text("known-to-all-of-them")
-        file.write_text(config)
+        file, secret = write_run(folder, config)
         here = [troupe, *words]
         here[2] = "127.0.0.1:1"
         here[here.index("--secret-file") + 1] = secret
@@ -176,10 +182,7 @@ def check_kubernetes():
     join = check_pods(pod, trainer, listen, files, stages)
     check_join("kubernetes.yaml", join, written)
     with tempfile.TemporaryDirectory() as folder:
-        file, secret = pathlib.Path(folder, "run.toml"), pathlib.Path(folder, "secret")
-        file.write_text(written)
-        secret.touch(mode=0o600)
-        secret.write_text("known-to-all-of-them")
+        file, secret = write_run(folder, written)
         check_config("kubernetes.yaml", file, f"link.secret_file={secret}")
 
 

@@ -190,7 +190,6 @@ TEST_CASE("A program that is none of Troupe is not launched", "[untimed]") {
   write(file, "[cluster]\nprogram = \"/bin/true\"\n");
   for (const std::string verb : {"check", "launch", "doctor"}) {
     const auto outcome = tests::run_other(TROUPE_COMMAND, {verb, file});
-    INFO(verb << ": " << outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.err,
                ContainsSubstring(file.string() + ":2:11: cluster.program: /bin/true is no program "
@@ -286,7 +285,6 @@ TEST_CASE("An answer that standard output does not take ends a command with one 
         command + " doctor --json " + file, command + " doctor --json " + file + "none",
         command + " plan", command + " devices", command + " devices --json"}) {
     const auto outcome = tests::run_other("/bin/sh", {"-c", "exec " + line + " >/dev/full"});
-    INFO(line << ": " << outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.err, ContainsSubstring("standard output took less than all of the answer: "
                                               "No space left on device; make room"));

@@ -3,16 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
-#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -37,23 +33,6 @@ program_outcome run_over(const std::string& link,
       "--no-eval --link " +
       link);
   return run_other(TROUPE_SMALL, with(run, more), on_line);
-}
-
-/// How many steps a run has told by now, in the lines of --json.
-std::ptrdiff_t steps_told(const std::filesystem::path& json) {
-  std::ifstream lines(json);
-  return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
-}
-
-/// Waits until it has told several more; false after a minute.
-bool wait_for_steps(const std::filesystem::path& json) {
-  const auto enough = steps_told(json) + 3;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (steps_told(json) < enough) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
 }
 
 /// Whether a process of ours, which may be gone, has a name where it is met.
@@ -170,7 +149,7 @@ TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued") {
                                  // Far longer than a silent peer is given.
                                  std::this_thread::sleep_for(std::chrono::seconds(2));
                                  kill(program, SIGCONT);
-                                 CHECK(wait_for_steps(json));
+                                 CHECK(wait_for_lines(json, 3));
                                  kill(program, SIGINT);
                                }),
                  {"--json", json});

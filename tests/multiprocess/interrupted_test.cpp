@@ -15,10 +15,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -206,18 +204,13 @@ TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and
 TEST_CASE("A hangup leaves a run under nohup alone") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors", json = folder / "steps";
-  const auto told = [&json] { return count(bytes_of(json), "\n"); };
   const auto outcome =
       run_in_shell(shell_line("trap '' HUP;", long_run({"--save", file, "--json", json})),
                    at_first_step([&](pid_t program) {
                      auto all = children_of(program);
                      all.push_back(program);
                      for (const auto each : all) kill(each, SIGHUP);
-                     const auto enough = told() + 10;  // more than are under way
-                     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-                     while (told() < enough && std::chrono::steady_clock::now() < end)
-                       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-                     CHECK(told() >= enough);
+                     CHECK(wait_for_lines(json, 10));  // more steps than are under way
                      kill(program, SIGINT);
                    }));
   CHECK(outcome.code == 130);

@@ -151,12 +151,19 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
   return outcome;
 }
 
-std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
-                                                     std::function<void(pid_t)> act) {
+line_handler at_line(const std::string& text, std::function<void(pid_t)> act) {
   return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
     if (acted || line.find(text) == std::string_view::npos) return;
     acted = true;
     act(program);
+  };
+}
+
+line_handler one_after_other(line_handler first, line_handler second) {
+  return [first = std::move(first), second = std::move(second)](pid_t program,
+                                                                std::string_view line) {
+    first(program, line);
+    second(program, line);
   };
 }
 
@@ -179,12 +186,13 @@ bool wait_for_work(pid_t pid, std::chrono::milliseconds amount) {
   return wait_until([&] { return ticks_of(pid) - begin >= ticks; });
 }
 
-std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream all;
-  // An iterator over the bytes of weights takes seconds, where nothing is optimised.
-  all << in.rdbuf();
-  return all.str();
+bool wait_for_lines(const std::filesystem::path& file, std::ptrdiff_t more) {
+  const auto lines = [&file] {
+    const auto bytes = bytes_of(file);
+    return std::ranges::count(bytes, '\n');
+  };
+  const auto enough = lines() + more;
+  return wait_until([&] { return lines() >= enough; });
 }
 
 bool wait_until_there(const std::filesystem::path& file) {

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bytes_of.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/scratch_memory.hpp"
 
@@ -65,9 +67,14 @@ static inline std::string shell_line(const std::string& first,
 }
 #endif
 
-/// For `on_line`: does something once, at the first line that holds `text`.
-std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
-                                                     std::function<void(pid_t)> act);
+/// For `on_line`.
+using line_handler = std::function<void(pid_t, std::string_view)>;
+
+/// Does something once, at the first line that holds `text`.
+line_handler at_line(const std::string& text, std::function<void(pid_t)> act);
+
+/// Has both see each line.
+line_handler one_after_other(line_handler first, line_handler second);
 
 /// Checks how every child process of a run with --verbose ended: `count` of them, each by itself
 /// with code 0.
@@ -76,8 +83,8 @@ void check_children_ended_well(const program_outcome& outcome, std::size_t count
 /// Waits until a process has computed for so long from now on; false after a minute.
 bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
 
-/// What a file holds; empty: there is none.
-std::string bytes_of(const std::filesystem::path& file);
+/// Waits until a file has so many more lines than now; false after a minute.
+bool wait_for_lines(const std::filesystem::path& file, std::ptrdiff_t more);
 
 /// Waits until a file is there; false after a minute.
 bool wait_until_there(const std::filesystem::path& file);

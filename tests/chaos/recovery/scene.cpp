@@ -87,22 +87,10 @@ std::string scene::understudy_of(const std::string& stage) const {
   return now == stage ? "" : now;
 }
 
-std::vector<pid_t> scene::children_of(pid_t process) {
-  std::vector<pid_t> found;
-  std::error_code gone;
-  for (std::filesystem::directory_iterator each("/proc/" + std::to_string(process) + "/task", gone),
-       end;
-       !gone && each != end; each.increment(gone)) {
-    std::ifstream list(each->path() / "children");
-    for (pid_t child = 0; list >> child;) found.push_back(child);
-  }
-  return found;
-}
-
 pid_t scene::trainer() const {
   if (!is_watched_) return program_;
-  for (const auto child : children_of(program_))
-    for (const auto node : children_of(child))
+  for (const auto child : tests::children_of(program_))
+    for (const auto node : tests::children_of(child))
       if (name_of_process(node) != "program") return child;
   return 0;
 }
@@ -110,7 +98,7 @@ pid_t scene::trainer() const {
 pid_t scene::keeper() const {
   const auto now = is_watched_ ? trainer() : 0;
   if (now == 0) return 0;
-  for (const auto child : children_of(program_))
+  for (const auto child : tests::children_of(program_))
     if (child != now) return child;
   return 0;
 }
@@ -118,7 +106,7 @@ pid_t scene::keeper() const {
 std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
   const auto understudy = understudy_of(stage);
   std::pair<pid_t, std::string> found;
-  for (const auto child : children_of(trainer())) {
+  for (const auto child : tests::children_of(trainer())) {
     auto name = name_of_process(child);
     if (name == understudy) return {child, std::move(name)};
     const bool is_it = name == stage || (name.starts_with(stage) && name[stage.size()] == '.');
@@ -138,7 +126,7 @@ std::string scene::name_now(const std::string& stage) const {
 
 std::vector<std::string> scene::understudies() const {
   std::vector<std::string> names;
-  for (const auto child : children_of(trainer()))
+  for (const auto child : tests::children_of(trainer()))
     if (auto name = name_of_process(child); name.starts_with(understudy_prefix))
       names.push_back(std::move(name));
   return names;

@@ -80,8 +80,6 @@ class scene {
   /// That has taken a stage's place, as of the last look; empty: none has.
   [[nodiscard]] std::string understudy_of(const std::string& stage) const;
   [[nodiscard]] std::pair<pid_t, std::string> find(const std::string& stage) const;
-  /// Of all threads of a process.
-  [[nodiscard]] static std::vector<pid_t> children_of(pid_t process);
   void read_json();
   /// Reaps what lost trainers have started: the next one leaves a socket alone while there is a
   /// process of its number, be it a zombie.

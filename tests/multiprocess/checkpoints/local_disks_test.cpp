@@ -14,7 +14,6 @@
 #include "engine/slices/slice_folder.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
-#include "tests/process_text.hpp"
 #include "tests/small_disk.hpp"
 
 namespace {
@@ -93,7 +92,7 @@ void run_to_8(const disks& all, const words& more = {}) {
 void kill_stage(pid_t trainer, const std::string& name) {
   for (const auto agent : children_of(trainer))
     for (const auto stage : children_of(agent)) {
-      const auto words = process_text("/proc/" + std::to_string(stage) + "/cmdline");
+      const auto words = bytes_of("/proc/" + std::to_string(stage) + "/cmdline");
       if (words.find(name) != std::string::npos) ::kill(stage, SIGKILL);
     }
 }

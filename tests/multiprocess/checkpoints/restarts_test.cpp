@@ -46,7 +46,7 @@ pid_t trainer_of(pid_t watcher) {
 }
 
 /// Kills a stage once a checkpoint is there, which a run does not survive that recovers nothing.
-std::function<void(pid_t, std::string_view)> kill_stage_at(const std::string& name) {
+line_handler kill_stage_at(const std::string& name) {
   return at_line(name + " in ", [](pid_t program) {
     const auto stages = children_of(program);
     REQUIRE_FALSE(stages.empty());
@@ -80,7 +80,7 @@ std::map<std::uint64_t, double> losses_of_all_trainers(const std::filesystem::pa
 }
 
 /// Kills the trainer at each line that holds `text`.
-std::function<void(pid_t, std::string_view)> kill_at_each(const std::string& text) {
+line_handler kill_at_each(const std::string& text) {
   return [text](pid_t watcher, std::string_view line) {
     if (line.find(text) != std::string_view::npos) ::kill(trainer_of(watcher), SIGKILL);
   };
@@ -134,14 +134,10 @@ TEST_CASE("A trainer that is killed is started again, and the run ends with the 
   const scratch_folder folder;
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto kill = [](pid_t watcher) { ::kill(trainer_of(watcher), SIGKILL); };
-  const auto first = at_line("step-000004 in ", kill);
-  const auto second = at_line("step-000008 in ", kill);
   write_text(folder / "steps", "of another run\n");
-  const auto outcome = run_program(restarted(folder, "2", {"--json", folder / "steps"}),
-                                   [&](pid_t watcher, auto line) {
-                                     first(watcher, line);
-                                     second(watcher, line);
-                                   });
+  const auto outcome = run_program(
+      restarted(folder, "2", {"--json", folder / "steps"}),
+      one_after_other(at_line("step-000004 in ", kill), at_line("step-000008 in ", kill)));
   REQUIRE(outcome.code == 0);
   const std::string again = "the trainer was killed by signal 9 (SIGKILL): it is started again ";
   CHECK_THAT(outcome.err, ContainsSubstring(again + "(restart 1 of 2)"));
@@ -149,10 +145,7 @@ TEST_CASE("A trainer that is killed is started again, and the run ends with the 
   CHECK_THAT(outcome.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   check_same_weights(calm.weights(), folder / "weights");
   CHECK(losses_of_all_trainers(folder / "steps", 2) == losses_of_all_trainers(calm.steps(), 0));
-  std::ifstream old(folder / "steps.old");
-  std::string kept;
-  std::getline(old, kept);
-  CHECK(kept == "of another run");
+  CHECK(bytes_of(folder / "steps.old") == "of another run\n");
   CHECK_FALSE(std::filesystem::exists(folder / "steps.old-2"));
 }
 
@@ -169,10 +162,7 @@ TEST_CASE("A later trainer that is refused what the first one was not is started
     std::filesystem::remove(kept);
     std::filesystem::rename(aside, kept);
   });
-  const auto outcome = run_program(restarted(folder, "3"), [&](pid_t watcher, auto line) {
-    lose_folder(watcher, line);
-    give_back(watcher, line);
-  });
+  const auto outcome = run_program(restarted(folder, "3"), one_after_other(lose_folder, give_back));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("exited with code 2: it is started again (restart 2 of 3)") &&

@@ -239,7 +239,7 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
 }
 
 TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          small_run(hosts / "weights.safetensors"));
@@ -248,14 +248,12 @@ TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
   const auto trusted =
       hosts.home().run({TROUPE_COMMAND, "doctor", file, "--set", "link.network=trusted"});
-  INFO(trusted.err);
-  INFO(trusted.out);
   expect_both_examined(trusted, "trusted, ", "(UCX over tcp/");
   expect_nothing_left(hosts);
 }
 
 TEST_CASE("A host that is long in coming is examined when it comes, like any other") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   begin_logins_with("sleep 4", hosts, hosts.at(1));  // alpha is examined meanwhile
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
@@ -268,7 +266,7 @@ TEST_CASE("A host that is long in coming is examined when it comes, like any oth
 }
 
 TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   // What alpha sends to the port at which beta listens is dropped on beta.
   const auto closed =
@@ -294,7 +292,7 @@ TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
 }
 
 TEST_CASE("What is wrong with one host is found while all else is examined", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto saved = hosts / "saved";
   const auto worked = hosts / "worked";
@@ -342,7 +340,7 @@ TEST_CASE("What is wrong with one host is found while all else is examined", "[u
 
 TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hide the others",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(
       hosts / "run.toml",
@@ -361,7 +359,7 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
 }
 
 TEST_CASE("Each node that cannot be examined is said with its cause, and all others are examined") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto libraries = hosts / "libraries";
   std::filesystem::create_directory(libraries);
@@ -401,7 +399,7 @@ TEST_CASE("Each node that cannot be examined is said with its cause, and all oth
 
 TEST_CASE("What containers lack is found: shared memory, reading memory, a name of the user",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({});
   const auto& home = hosts.home();
   const auto file =

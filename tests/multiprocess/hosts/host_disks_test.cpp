@@ -31,7 +31,7 @@ void mount_disk(const test_host& host, const fs::path& folder) {
 
 TEST_CASE("Hosts keep slices on disks of their own, and a run goes on when one disk is lost",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const fs::path disk = hosts / "disk";
   fs::create_directory(disk);

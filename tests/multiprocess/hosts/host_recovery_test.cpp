@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -56,10 +55,6 @@ std::function<void(pid_t, std::string_view)> in_the_middle(bool& done,
     done = true;
     act(trainer);
   };
-}
-
-void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
 }
 
 /// Four processes on alpha and beta, of which something happens to beta. `more`: for the program.
@@ -244,16 +239,7 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
     CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
   });
   // Beta's sshd waits for a connection that TCP has not given up.
-  const auto end = std::chrono::steady_clock::now() + 20s;
-  for (std::size_t i = 0; i < 2; ++i) {
-    INFO(hosts.at(i).name());
-    auto left = hosts.at(i).processes_with("resnet_pipeline");
-    while (!left.empty() && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(10ms);
-      left = hosts.at(i).processes_with("resnet_pipeline");
-    }
-    CHECK(left.empty());
-  }
+  CHECK(programs_left(hosts, 20s) == "");
 }
 
 TEST_CASE("A launch over hosts whose trainer is killed goes on after its last step") {
@@ -270,7 +256,7 @@ TEST_CASE("A launch over hosts whose trainer is killed goes on after its last st
   const auto at = outcome.err.find(mark);
   REQUIRE(at != std::string::npos);
   CHECK(std::stoi(outcome.err.substr(at + mark.size())) >= 3);
-  CHECK(programs_left(hosts, 5s).empty());
+  CHECK(programs_left(hosts, 5s) == "");
 }
 
 TEST_CASE("Stages that others start again go on after a lost trainer's last step", "[untimed]") {
@@ -300,7 +286,6 @@ TEST_CASE("Stages that others start again go on after a lost trainer's last step
   };
   const auto outcome =
       hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--"}, with_restarts(hosts)), on_line);
-  INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 0);
   CHECK(stages.size() == 8);

@@ -47,7 +47,7 @@ bool calls_for(std::string_view line, const std::string& name) {
 
 TEST_CASE("Machines on which others start the stages are examined once they have joined",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");
   std::vector<std::unique_ptr<running_program>> stages;
@@ -80,7 +80,7 @@ TEST_CASE("Machines on which others start the stages are examined once they have
 }
 
 TEST_CASE("Doctor says who has not joined, by which command it does, and who was refused") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "6");
   const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
@@ -109,7 +109,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
 }
 
 TEST_CASE("A process that has joined a doctor that is killed ends, and says so") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");
   std::optional<running_program> stage;

@@ -17,6 +17,11 @@
 
 namespace troupe::tests {
 
+/// Ends a test on a machine where no hosts can be made.
+inline void skip_without_hosts() {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+}
+
 /// A short run of a small residual network in two stages; it saves to `weights`.
 inline std::string small_run(const std::filesystem::path& weights) {
   return "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"

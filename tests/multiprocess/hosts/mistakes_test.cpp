@@ -93,7 +93,6 @@ program_outcome join_with_other_secret(const test_hosts& hosts, const std::strin
     for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM)) ::kill(each.pid, SIGKILL);
   };
   const auto trainer = hosts.home().run({TROUPE_PROGRAM, "--config", file}, on_line);
-  INFO(trainer.err);
   REQUIRE(joined);
   joined->err = trainer.err + joined->err;
   return *joined;
@@ -363,7 +362,7 @@ void check_said(const mistake& what, const test_hosts& hosts, const std::string&
 }  // namespace
 
 TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 s") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   auto mistakes = launch_mistakes();
   for (auto& each : mistakes)
     each.doctor_too = !each.name.starts_with("two bridges");  // those it says of the edges
@@ -385,7 +384,7 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
 }
 
 TEST_CASE("What a launch can bear it tells within 5 s, and goes on: clocks and shells that print") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   print_at_logins(hosts, hosts.at(0));
   const auto a_day_ahead = limited_program(hosts, "export LD_PRELOAD=" TROUPE_SHIFTED_CLOCK);
@@ -408,7 +407,6 @@ TEST_CASE("What a launch can bear it tells within 5 s, and goes on: clocks and s
             told = std::chrono::steady_clock::now() - begin;
           }
       });
-  INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(count == warnings.size());
   CHECK(told < refusal_limit(hosts, told));

@@ -28,7 +28,7 @@ std::string mpi_table(const test_hosts& hosts, const std::string& more = "") {
 
 TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one machine",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto alone = weights_of_small_run();
   const auto host_file = write_config(
@@ -48,7 +48,7 @@ TEST_CASE("A launch over two hosts by mpirun trains to the bits of a run on one 
 }
 
 TEST_CASE("Whatever is killed of a launch by mpirun, nothing is left on any host") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const std::string victim =
       GENERATE(as<std::string>{}, "launcher", "mpirun", "orted", "agent", "stage-1");
   INFO(victim);
@@ -77,7 +77,7 @@ TEST_CASE("Whatever is killed of a launch by mpirun, nothing is left on any host
 }
 
 TEST_CASE("What cannot be launched by mpirun is refused with a remedy", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto refused = [&](const std::string& cluster, const std::string& nodes,
                            const std::vector<std::string>& words) {

@@ -61,7 +61,7 @@ std::string told_by(const test_host& on, const std::string& line) {
 }  // namespace
 
 TEST_CASE("A program is copied once to hosts that lack it, and to others not at all", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto alone = weights_of_small_run();
   REQUIRE_FALSE(alone.empty());
@@ -100,7 +100,7 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
 
 TEST_CASE("LibTorch is copied where it is asked for, and missed with a remedy where not",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   for (const auto* host : {&hosts.at(0), &hosts.at(1)}) hide(*host, cache);
   hide(hosts.at(1), program_folder());
@@ -117,7 +117,7 @@ TEST_CASE("LibTorch is copied where it is asked for, and missed with a remedy wh
 }
 
 TEST_CASE("A host that cannot take a program is refused within five seconds, and says why") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto& beta = hosts.at(1);
   hide(hosts.at(0), cache);

@@ -51,7 +51,7 @@ void refuses(const test_hosts& hosts, const std::string& beta,
 // Another build and a name for 127.0.1.1 are among the mistakes of mistakes_test.cpp.
 TEST_CASE("A host that cannot be launched on is refused by name, with cause and remedy",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto address = hosts.at(1).address();
   const auto beta = node_table("beta", address);
@@ -119,7 +119,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
 
 TEST_CASE("Of two stages that refuse what they are told each is said once, the first one last",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const std::string nowhere = "network = \"10.99.0.0/16\"\n";
   const auto file = write_config(
@@ -142,7 +142,7 @@ TEST_CASE("Of two stages that refuse what they are told each is said once, the f
 }
 
 TEST_CASE("A login shell that prints is told apart from the agent, and said", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   print_at_logins(hosts, hosts.at(1));
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
@@ -154,7 +154,7 @@ TEST_CASE("A login shell that prints is told apart from the agent, and said", "[
 }
 
 TEST_CASE("A stage that never joins is named, with a countdown", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha"});
   const auto secret = write_secret(hosts / "secret");
   const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
@@ -190,7 +190,7 @@ TEST_CASE("A stage that never joins is named, with a countdown", "[untimed]") {
 
 TEST_CASE("A stage that has joined and ends ends the run, and whoever else has joined says why",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto secret = write_secret(hosts / "secret");
   const auto file = write_config(hosts / "run.toml",
@@ -287,7 +287,7 @@ TEST_CASE("A stage joins with the files and settings that its run is launched wi
 }
 
 TEST_CASE("A name that is taken or not the run's, another build and a port in use are refused") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha"});
   const auto secret = write_secret(hosts / "secret");
   const auto file = write_config(hosts / "run.toml",

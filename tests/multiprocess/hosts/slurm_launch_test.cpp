@@ -38,7 +38,7 @@ struct allocation_hosts {
 
 TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on one machine",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const allocation_hosts both;
   const auto& hosts = both.hosts;
   const auto alone = weights_of_small_run();
@@ -68,7 +68,7 @@ TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on
 }
 
 TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const allocation_hosts both;
   const auto& hosts = both.hosts;
   const std::string word = "known-to-all-of-them";
@@ -106,7 +106,7 @@ TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
 
 TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const std::string how = GENERATE(as<std::string>{}, "scancel", "signal", "salloc");
   INFO(how);
   const allocation_hosts both;
@@ -146,7 +146,7 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
 
 TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, and the run goes on",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const std::string to = GENERATE(as<std::string>{}, "steps", "batch");
   INFO(to);
   const allocation_hosts both;
@@ -184,7 +184,7 @@ TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, a
 }
 
 TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const std::string victim = GENERATE(as<std::string>{}, "launcher", "srun", "agent", "stage-1");
   INFO(victim);
   const allocation_hosts both;
@@ -210,7 +210,7 @@ TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host"
 }
 
 TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remedy", "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const allocation_hosts both;
   const auto& hosts = both.hosts;
   const auto refused = [&](const std::string& nodes, const std::vector<std::string>& allocation,

@@ -14,7 +14,6 @@
 #include <regex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -26,10 +25,6 @@ using namespace troupe;
 using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
-
-void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
-}
 
 void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
   const auto end = std::chrono::steady_clock::now() + 2s;
@@ -286,11 +281,7 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
   CHECK(told_of(hosts.home().left_after(2s)) == "");
   CHECK(told_of(hosts.at(0).left_after(2s)) == "");
   // Its sshd waits for a connection that TCP has not given up.
-  const auto end = std::chrono::steady_clock::now() + 5s;
-  while (!hosts.at(1).processes_with(TROUPE_PROGRAM).empty() &&
-         std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(10ms);
-  CHECK(told_of(hosts.at(1).processes_with(TROUPE_PROGRAM)) == "");
+  CHECK(programs_left(hosts, 5s) == "");
 }
 
 /// A launch whose stages others start, one on each of two hosts, as soon as it says that they may

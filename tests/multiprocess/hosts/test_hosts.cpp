@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "cluster/launch/find_program.hpp"
-#include "tests/process_text.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -30,7 +29,7 @@ std::string namespace_of(const fs::path& process) {
 }
 
 std::string command_of(const fs::path& process) {
-  auto command = process_text(process / "cmdline");
+  auto command = bytes_of(process / "cmdline");
   std::ranges::replace(command, '\0', ' ');
   return command;
 }

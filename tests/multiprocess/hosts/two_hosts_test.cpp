@@ -49,7 +49,7 @@ std::vector<double> losses_of_steps(const std::filesystem::path& file) {
 
 TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev train on one",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
     SKIP("Fashion-MNIST is not installed (./dev setup)");
   const std::string settings = TROUPE_SOURCE_DIR "/apps/resnet_pipeline/fashion_mnist.toml";
@@ -104,7 +104,7 @@ TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev tr
 
 TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to the same bits",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   move_to_version_6(hosts);
   const auto alone = weights_of_small_run();

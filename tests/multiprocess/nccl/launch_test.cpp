@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -46,6 +47,14 @@ lines settings(const std::filesystem::path& log, const std::filesystem::path& wo
           "FAKE_NCCL_WORLDS=" + worlds.string()};
 }
 
+/// A run of the program, which has these variables.
+program_outcome run_with(const lines& variables, const lines& arguments,
+                         const std::function<void(pid_t, std::string_view)>& on_line = {}) {
+  std::string exports = "export";
+  for (const auto& each : variables) exports += " " + each;
+  return run_other("/bin/sh", {"-c", shell_line(exports + ";", arguments)}, on_line);
+}
+
 /// Of a [[node]].
 std::string environment(const lines& variables) {
   std::string text = "environment = [";
@@ -60,9 +69,7 @@ TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the
   const scratch_folder folder;
   const auto plain = write_config(folder / "plain.toml", replicated_run(folder / "plain"));
   const auto started = [&](const std::string& log, const lines& words) {
-    std::string exports = "export";
-    for (const auto& each : settings(folder / log, folder.path())) exports += " " + each;
-    const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
+    const auto outcome = run_with(settings(folder / log, folder.path()), words);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
     return found_in(folder / log);
@@ -89,13 +96,8 @@ TEST_CASE("Stages in processes of their own send by NCCL, to the weights of link
   const scratch_folder folder;
   const auto run = [&](const std::string& name, const lines& more, const lines& variables = {}) {
     const auto file = write_config(folder / (name + ".toml"), small_run(folder / name));
-    std::string exports = "export";
-    auto set = settings(folder / (name + ".log"), folder.path());
-    set.insert(set.end(), variables.begin(), variables.end());
-    for (const auto& each : set) exports += " " + each;
-    lines words{"--config", file};
-    words.insert(words.end(), more.begin(), more.end());
-    return run_other("/bin/sh", {"-c", shell_line(exports + ";", words)});
+    return run_with(with(settings(folder / (name + ".log"), folder.path()), variables),
+                    with({"--config", file}, more));
   };
   const auto links = run("links", {});
   REQUIRE(links.code == 0);
@@ -120,13 +122,9 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
     auto text = small_run(folder / name);
     const std::string length = "epochs = 1";
     text.replace(text.find(length), length.size(), "steps = 8");
-    std::string exports = "export";
-    for (const auto& each : settings(folder / (name + ".log"), folder.path()))
-      exports += " " + each;
-    lines words{"--config", write_config(folder / (name + ".toml"), text), "--edges", "nccl"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto outcome = run_other("/bin/sh", {"-c", shell_line(exports + ";", words)}, on_line);
-    INFO(outcome.err);
+    const auto file = write_config(folder / (name + ".toml"), text);
+    const auto outcome = run_with(settings(folder / (name + ".log"), folder.path()),
+                                  with({"--config", file, "--edges", "nccl"}, more), on_line);
     REQUIRE(outcome.code == 0);
     return outcome;
   };
@@ -145,7 +143,7 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
 
 TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart",
           "[untimed]") {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   struct way {
     std::string network;

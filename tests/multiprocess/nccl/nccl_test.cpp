@@ -8,13 +8,12 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "messages/base/error.hpp"
+#include "tests/bytes_of.hpp"
 #include "tests/multiprocess/nccl/rank_group.hpp"
 #include "tests/scratch_folder.hpp"
 
@@ -92,8 +91,7 @@ TEST_CASE("ranks keep NCCL's sockets to loopback, whatever the environment says"
     INFO("rank " << rank << "\n" << end.out << end.err);
     CHECK(end.code == 0);
   }
-  std::ifstream in(log);
-  CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == on_loopback + on_loopback);
+  CHECK(troupe::tests::bytes_of(log) == on_loopback + on_loopback);
 }
 
 TEST_CASE("ranks in processes of their own agree on every operation") {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
+
+#include "tests/bytes_of.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -69,11 +69,6 @@ pid_t start(const std::vector<std::string>& words, const std::vector<std::string
   return process;
 }
 
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 }  // namespace
 
 rank_group::rank_group(const std::string& library, int ranks, const std::string& scenario,
@@ -100,8 +95,8 @@ rank_end rank_group::wait(int rank) {
   return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
           .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
           .at_ms = static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6,
-          .out = text_of(files_.path() / (number + ".out")),
-          .err = text_of(files_.path() / (number + ".err"))};
+          .out = bytes_of(files_.path() / (number + ".out")),
+          .err = bytes_of(files_.path() / (number + ".err"))};
 }
 
 }  // namespace troupe::tests

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
-#include "tests/process_text.hpp"
 
 // What happens to the processes of a run while its JSON lines are read.
 
@@ -37,7 +36,7 @@ inline pid_t process_of(pid_t program, const std::string& stage) {
     for (pid_t child = 0; list >> child;) children.push_back(child);
   }
   for (const auto pid : children) {
-    const auto line = process_text("/proc/" + std::to_string(pid) + "/cmdline");
+    const auto line = bytes_of("/proc/" + std::to_string(pid) + "/cmdline");
     const auto at = line.find(stage);
     if (at == std::string::npos) continue;
     const char next = line[at + stage.size()];

@@ -74,25 +74,15 @@ unsigned long files_allowed(pid_t process) {
   return 0;
 }
 
-using line_handler = std::function<void(pid_t, std::string_view)>;
-
 /// At the first line with this step.
 line_handler at_step(int step, const std::function<void(pid_t)>& what) {
   return at_line("step " + std::to_string(step) + "/12", what);
-}
-
-line_handler one_after_other(const line_handler& first, const line_handler& second) {
-  return [first, second](pid_t program, std::string_view line) {
-    first(program, line);
-    second(program, line);
-  };
 }
 
 /// What the table of a run of ResNet-18 says of the process that outlives the trainer.
 double predicted_mebi_of_keeper(const words& link) {
   const scratch_folder folder;
   const auto outcome = run_program(with({"--check"}, watched(folder, large_two_stages(link))));
-  INFO(outcome.err << outcome.out);
   REQUIRE(outcome.code == 0);
   const auto begin = outcome.out.find("\nkeeper ");
   REQUIRE(begin != std::string::npos);
@@ -147,7 +137,6 @@ TEST_CASE("A trainer that was stopped for so long that all left it gives way to 
       at_line("the keeper of versions: ", [&](pid_t) { ::kill(trainer, SIGCONT); });
   const auto outcome = run_program(watched(folder, two_stages({}), "2", "12"),
                                    one_after_other(at_step(5, hold), keeper_left));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("gives way to another one") &&
                               ContainsSubstring("exited with code 1: it is started again") &&
@@ -166,7 +155,6 @@ TEST_CASE("A trainer that is left after the process that outlives it was lost go
   const auto hold =
       at_line("step-000016 in ", [](pid_t watcher) { ::kill(stop_trainer(watcher), SIGCONT); });
   const auto outcome = run_program(watched(folder, run), one_after_other(kill, hold));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("no process keeps versions for another trainer") &&
                               ContainsSubstring("2 stages are replaced") &&
@@ -193,7 +181,6 @@ TEST_CASE("A run whose trainer is lost within a long update goes on behind the u
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
   const auto outcome = run_program(watched(folder, run, "1", "12"), at_step(10, kill));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("goes on after step 6, from versions"));
   CHECK(times_told(outcome.err, 6) == 1);
@@ -207,7 +194,6 @@ TEST_CASE("What outlives a trainer may open files for each process of the run") 
   const auto outcome =
       run_other("/bin/sh", {"-c", line},
                 at_step(2, [&](pid_t watcher) { allowed = files_allowed(keeper_below(watcher)); }));
-  INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(allowed > 52);
   CHECK_THAT(outcome.err, !ContainsSubstring("no process keeps versions"));

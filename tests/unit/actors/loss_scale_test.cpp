@@ -24,7 +24,7 @@
 #include "engine/stage/unscale.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "optimizers/training/saved_state.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
@@ -204,7 +204,7 @@ TEST_CASE("A loss that is not finite is nothing that a lower scale would heal") 
   auto batch = batch_of(1);
   batch.inputs.fill_(infinity);
   company stopping({.scaler = loss_scaler{}});
-  CHECK_THAT(tests::error_of(stopping.pipeline.train(batch, microbatches, 0.05)).text,
+  CHECK_THAT(error_of(stopping.pipeline.train(batch, microbatches, 0.05)).text,
              ContainsSubstring("step 1 on stage-1: the loss of micro-batch 0 is NaN") &&
                  ContainsSubstring("--on-nan skip"));
   company skipping({.skip_bad_steps = true, .scaler = loss_scaler{}});
@@ -215,7 +215,7 @@ TEST_CASE("A loss that is not finite is nothing that a lower scale would heal") 
 TEST_CASE("A fixed scale that overflows is an error that names it, or is left out") {
   company stopping({.loss_scale = 1024});
   stopping.spoil(1);
-  CHECK_THAT(tests::error_of(stopping.step(1)).text,
+  CHECK_THAT(error_of(stopping.step(1)).text,
              ContainsSubstring("stage-0: step 1: the gradient of one.weight") &&
                  ContainsSubstring("at loss scale 1024"));
   company skipping({.skip_bad_steps = true, .loss_scale = 1024});
@@ -314,7 +314,7 @@ TEST_CASE("A scaler is kept in two numbers, and others are refused") {
         at::tensor({0.5, 3.0}, at::kDouble), at::tensor({2048.0, 3.0}, at::kDouble),
         at::tensor({512.0, -1.0}, at::kDouble), at::tensor({512.0, 0.5}, at::kDouble),
         at::tensor({std::nan(""), 0.0}, at::kDouble), at::tensor({512.0, 5e9}, at::kDouble)}) {
-    const auto refused = tests::error_of(engine::from_tensor(bad, rules));
+    const auto refused = error_of(engine::from_tensor(bad, rules));
     CHECK(refused.code == errc::bad_data);
     CHECK_THAT(refused.text, ContainsSubstring("optimizer.loss_scaler"));
   }

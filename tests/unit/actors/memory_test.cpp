@@ -47,7 +47,8 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
+#include "tests/unit/lowered_limit.hpp"
 
 namespace {
 
@@ -171,13 +172,11 @@ TEST_CASE("what LibTorch and the library say of memory and threads becomes one l
 }
 
 TEST_CASE("where no thread is started, a limit is named that would do") {
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NPROC, &before) == 0);
-  const rlimit small{std::min<rlim_t>(before.rlim_max, 30'000), before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_NPROC, &small) == 0);
-  const auto told = engine::raise_threads(8);
-  REQUIRE(::setrlimit(RLIMIT_NPROC, &before) == 0);
-  CHECK(told == "(ulimit -u " + std::to_string(small.rlim_cur + 8) + ", or the machine's limit)");
+  rlimit now{};
+  REQUIRE(::getrlimit(RLIMIT_NPROC, &now) == 0);
+  const auto few = std::min<rlim_t>(now.rlim_max, 30'000);
+  const auto told = tests::under_limit(RLIMIT_NPROC, few, [] { return engine::raise_threads(8); });
+  CHECK(told == "(ulimit -u " + std::to_string(few + 8) + ", or the machine's limit)");
 }
 
 TEST_CASE("a shard that has no memory for an answer refuses that request and goes on") {
@@ -312,7 +311,7 @@ TEST_CASE("an actor whose handler throws ends with an error that names it, and w
     return {[](const acknowledged&) -> acknowledged { throw std::bad_alloc(); }};
   });
   const auto answer =
-      tests::error_of(ask.request<acknowledged>(thrower, acknowledged{}, patience).get(patience));
+      error_of(ask.request<acknowledged>(thrower, acknowledged{}, patience).get(patience));
   CHECK(answer.code == errc::handler_failed);
   CHECK_THAT(answer.text, ContainsSubstring("thrower: there is no memory left"));
 

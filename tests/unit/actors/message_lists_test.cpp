@@ -9,8 +9,8 @@
 #include "actors/messages/stage.hpp"
 #include "actors/wire/message_registry.hpp"
 #include "engine/schedule/generators.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/no_directory.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace troupe::tests {
 
@@ -93,7 +93,7 @@ TEST_CASE("a list's messages travel under their names and on their lanes, those 
   CHECK(another.lane == messages::lane::data);
 
   messages::frame none;
-  const auto kept = tests::error_of(types.encode(caf::make_message(at_home{}), none, nobody));
+  const auto kept = error_of(types.encode(caf::make_message(at_home{}), none, nobody));
   CHECK(kept.code == errc::unknown_message);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("a stage's plan travels beside the header, and one that is malformed d
 
   auto* const numbers = reinterpret_cast<std::int32_t*>(frame.tensors.front().bytes.data);
   numbers[7] = -1;
-  const auto refused = tests::error_of(types.decode(frame, nobody));
+  const auto refused = error_of(types.decode(frame, nobody));
   CHECK(refused.text.find("action 7 of a stage's plan is none: -1") != std::string::npos);
   frame.tensors.front().descriptor.type = messages::dtype::f32;
   CHECK(!types.decode(frame, nobody));

@@ -31,8 +31,8 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "optimizers/training/saved_state.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/remote_pipeline.hpp"
-#include "tests/unit/error_of.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -215,7 +215,7 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   CHECK(same_values(*other.stages->read_state(), kept));
 
   REQUIRE(engine::save_safetensors(folder / "lacks", {{"one.weight", weights[0].tensor}}));
-  CHECK_THAT(tests::error_of(other.stages->load_files(0, {.files = {known("lacks")}})).text,
+  CHECK_THAT(error_of(other.stages->load_files(0, {.files = {known("lacks")}})).text,
              ContainsSubstring("stage-0: ") && ContainsSubstring("'one.bias' of the model"));
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("a stage that is sent some of its weights keeps the others") {
 
 TEST_CASE("a stage that cannot send its weights says so at once") {
   remote_pipeline run(layers(1), 2, {.tensor_bytes = 2000}, {});
-  const auto weights = tests::error_of(run.stages->read_weights());
+  const auto weights = error_of(run.stages->read_weights());
   CHECK(weights.code == errc::bad_frame);
   CHECK_THAT(weights.text, ContainsSubstring("the answer 'weights_piece' to actor ") &&
                                ContainsSubstring("limit tensor_bytes is 2000"));
@@ -267,7 +267,7 @@ TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whol
   CHECK(!refusal(pieces[0]));
   CHECK_THAT(refusal(pieces[2])->text, ContainsSubstring("stage-0: a piece from tensor 0"));
   engine::batch batch = batch_of(1);
-  const auto refused = tests::error_of(run.stages->train(batch, 2, 0.05));
+  const auto refused = error_of(run.stages->train(batch, 2, 0.05));
   CHECK_THAT(refused.text, ContainsSubstring("before all of its weights were loaded"));
   for (const auto& piece : pieces) CHECK(!refusal(piece));
   CHECK(same_values(*run.stages->read_weights(), weights));

@@ -18,8 +18,8 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/protocol.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/remote_pipeline.hpp"
-#include "tests/unit/error_of.hpp"
 #include "tests/unit/two_linear_layers.hpp"
 
 namespace {
@@ -74,8 +74,7 @@ TEST_CASE("a request over a limit fails at once and names message, limit and val
   SECTION("of a requester") {
     actors::requester ask(nodes.near.system,
                           [&](const caf::node_id& id) { return nodes.near.node->name_of(id); });
-    const auto answer =
-        tests::error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
+    const auto answer = error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
     CHECK(answer.code == errc::bad_frame);
     CHECK_THAT(answer.text, ContainsSubstring("a request 'Tensor' to actor ") &&
                                 ContainsSubstring("of node 'far': frame not sent: 4004") &&
@@ -103,7 +102,7 @@ TEST_CASE("a request before its connection stands fails as well") {
   actors::requester ask(nodes.near.system);
   const auto target = caf::actor_cast<caf::actor>(nodes.near.node->resolve(address));
   const auto begin = clock::now();
-  const auto answer = tests::error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
+  const auto answer = error_of(ask.request<int>(target, at::zeros({1001}), patience).get());
   CHECK(answer.code == errc::bad_frame);
   expect_at_once(begin);
 }
@@ -123,8 +122,7 @@ TEST_CASE("an answer over a limit, or one that cannot be sent at all, is an erro
   SECTION("of a type that was not added") {
     const auto target = nodes.far_actor(
         []() -> caf::behavior { return {[](int) { return actors::acknowledged{}; }}; });
-    const auto answer =
-        tests::error_of(ask.request<actors::acknowledged>(target, 1, patience).get());
+    const auto answer = error_of(ask.request<actors::acknowledged>(target, 1, patience).get());
     CHECK(answer.code == errc::unknown_message);
   }
   SECTION("an error whose text is too long") {
@@ -133,7 +131,7 @@ TEST_CASE("an answer over a limit, or one that cannot be sent at all, is an erro
         return actors::to_caf({errc::bad_data, std::string(1000, 'x')});
       }};
     });
-    CHECK(tests::error_of(ask.request<int>(target, 1, patience).get()).code == errc::bad_frame);
+    CHECK(error_of(ask.request<int>(target, 1, patience).get()).code == errc::bad_frame);
   }
   expect_at_once(begin);
 }
@@ -142,7 +140,7 @@ TEST_CASE("a name that is too long to be looked up is an error at once") {
   company nodes(small);
   nodes.far_actor(echo);
   const auto begin = clock::now();
-  const auto found = tests::error_of(nodes.near.node->find("far", std::string(300, 'x'), patience));
+  const auto found = error_of(nodes.near.node->find("far", std::string(300, 'x'), patience));
   CHECK(found.code == errc::bad_frame);
   expect_at_once(begin);
 }
@@ -215,7 +213,7 @@ TEST_CASE("an activation over a limit ends the step at once with its stage and t
   tests::remote_pipeline run(two_layers(), 1, {.tensor_bytes = 10'000}, {}, "sgd", "gpipe");
   REQUIRE(train(run, 8));
   const auto begin = clock::now();
-  const auto outcome = tests::error_of(train(run, 9));
+  const auto outcome = error_of(train(run, 9));
   CHECK(outcome.code == errc::bad_frame);
   CHECK_THAT(outcome.text, ContainsSubstring("stage-0: message 'activation' to actor ") &&
                                ContainsSubstring("of node 'stage-1'") &&

@@ -18,7 +18,7 @@
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/system.hpp"
 #include "tests/multiprocess/refusals/next_function.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -61,7 +61,7 @@ void check_refused_once(lone_host& at, const Request& what, const std::string& p
   REQUIRE(at.ask<actors::memory_told>(actors::ask_memory{}));
   {
     const without_threads none;
-    const auto refused = tests::error_of(at.ask<Answer>(what));
+    const auto refused = error_of(at.ask<Answer>(what));
     CHECK(refused.code == errc::handler_failed);
     CHECK_THAT(refused.text,
                ContainsSubstring("the host of stages: no thread can be started for " + purpose));

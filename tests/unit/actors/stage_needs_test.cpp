@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "engine/model/blocks.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -48,7 +48,7 @@ TEST_CASE("Training needs each parameter, its gradient and the replica's share o
 TEST_CASE("What does not fit is refused with both amounts, the limit and what to do") {
   const engine::free_memory group{100 * mebi, 0, 128 * mebi};
   CHECK(actors::check_room("it takes", 100.0 * mebi, group));
-  const auto refused = tests::error_of(actors::check_room("it takes", 101.0 * mebi, group));
+  const auto refused = error_of(actors::check_room("it takes", 101.0 * mebi, group));
   CHECK(refused.code == errc::bad_config);
   CHECK_THAT(refused.text, ContainsSubstring("it takes 101 MiB, but host "));
   CHECK_THAT(refused.text,
@@ -59,7 +59,7 @@ TEST_CASE("What does not fit is refused with both amounts, the limit and what to
   // What the machine may put on its disk counts, and there is no limit to raise.
   const engine::free_memory machine{100 * mebi, 50 * mebi, 0};
   CHECK(actors::check_room("it takes", 150.0 * mebi, machine));
-  const auto more = tests::error_of(actors::check_room("it takes", 151.0 * mebi, machine));
+  const auto more = error_of(actors::check_room("it takes", 151.0 * mebi, machine));
   CHECK_THAT(more.text, ContainsSubstring(" has 150 MiB free; cut"));
   CHECK_THAT(more.text, !ContainsSubstring("limit"));
 }

@@ -1,6 +1,6 @@
 // What a stage keeps of weights that it shares with others, until it adds it to its own gradients.
 #include "actors/step_end/tied_gradients.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -46,7 +46,7 @@ TEST_CASE("tied gradients are added to the own ones of their step, where there a
 TEST_CASE("a tied gradient of another shape than its weight is refused by name") {
   actors::tied_gradients here;
   for (const auto& from : {tied("head", at::zeros({3})), tied("stranger", std::nullopt)}) {
-    const auto kept = tests::error_of(here.keep(from, parameters()));
+    const auto kept = error_of(here.keep(from, parameters()));
     CHECK(kept.code == errc::bad_frame);
     CHECK_THAT(kept.text, ContainsSubstring(from.parameter + "' of step 7 of epoch 0 has "
                                                              "another shape"));

@@ -2,7 +2,7 @@
 
 #include "actors/transfer/pieces.hpp"
 #include "actors/transfer/row_major.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -66,7 +66,7 @@ bool same(const tensors& left, const tensors& right) {
 }
 
 error refusal(tensor_assembly& all, const tensor_piece& piece) {
-  return tests::error_of(all.add(piece));
+  return error_of(all.add(piece));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
@@ -99,7 +99,7 @@ TEST_CASE("while gradients accumulate the weights stay") {
 
 TEST_CASE("inputs that are not finite end the run before their norm is asked for") {
   const auto trained =
-      tests::error_of(train({2}, {.clip_norm = 1}, 1, std::numeric_limits<double>::infinity()));
+      error_of(train({2}, {.clip_norm = 1}, 1, std::numeric_limits<double>::infinity()));
   CHECK(trained.code == errc::handler_failed);
   CHECK_THAT(trained.text, ContainsSubstring("stage-1: step 1: the loss of micro-batch 0 is NaN"));
 }

@@ -22,7 +22,7 @@
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "messages/link/loopback/loopback.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace troupe::tests {
 
@@ -159,7 +159,7 @@ TEST_CASE("A deadline that passes names the target and the message, and a late a
   for_both([](setting& at) {
     const auto id = std::to_string(at.target.id());
     const auto late = at.ask<std::int64_t>(true, 20ms);
-    const auto outcome = tests::error_of(late.get(patience));
+    const auto outcome = error_of(late.get(patience));
     CHECK(outcome.code == errc::timed_out);
     CHECK(contains(outcome, "'bool'"));
     CHECK(contains(outcome, "actor " + id));
@@ -209,7 +209,7 @@ TEST_CASE("An exception in a handler is handler_failed and says of whom") {
   for_both([](setting& at) {
     const auto id = std::to_string(at.target.id());
     const auto waiting = at.ask<std::int64_t>(true);
-    const auto outcome = tests::error_of(at.ask<std::int64_t>(1.5).get(patience));
+    const auto outcome = error_of(at.ask<std::int64_t>(1.5).get(patience));
     CHECK(outcome.code == errc::handler_failed);
     CHECK(contains(outcome, "actor " + id));
     CHECK(waiting.get(patience).error().code == errc::handler_failed);
@@ -246,7 +246,7 @@ TEST_CASE("Outstanding requests fail when the node leaves, and later ones at onc
   at.far->ask.reset();
   at.far->node.reset();
   CHECK(!waiting.get(patience));
-  const auto later = tests::error_of(at.ask<std::int64_t>(question{1}).get(patience));
+  const auto later = error_of(at.ask<std::int64_t>(question{1}).get(patience));
   CHECK(contains(later, "far"));
 }
 
@@ -311,7 +311,7 @@ TEST_CASE("Requests race with the end of their actor, and none is left without a
       owed.push_back(at.near->ask->request<std::int64_t>(mortal, i % 2 == 0, patience));
     killer.join();
     for (const auto& each : owed) {
-      REQUIRE(tests::error_of(each.get(patience)).code == errc::unknown_target);
+      REQUIRE(error_of(each.get(patience)).code == errc::unknown_target);
     }
   }
 }

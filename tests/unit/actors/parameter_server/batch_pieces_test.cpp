@@ -19,7 +19,7 @@
 
 #include "actors/messages/parameter_server/worker.hpp"
 #include "engine/parameter_server/batch.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -161,7 +161,7 @@ TEST_CASE("runs that are missing, repeated or of another shape are refused by na
     code = errc::bad_data;
     expected = "'matrix' has another shape or dtype";
   }
-  const auto added = tests::error_of(all.add(wrong));
+  const auto added = error_of(all.add(wrong));
   CHECK(added.code == code);
   CHECK_THAT(added.text, ContainsSubstring(expected));
 }
@@ -171,7 +171,7 @@ TEST_CASE("a run is checked against its parameter before its storage is made") {
     batch_assembly all(directory());
     engine::tensor_batch piece;
     piece.runs.push_back(run);
-    const auto added = tests::error_of(all.add(piece));
+    const auto added = error_of(all.add(piece));
     CHECK(added.code == errc::bad_data);
     return added.text;
   };
@@ -195,7 +195,7 @@ TEST_CASE("a parameter that comes twice, or not to its end, is refused by name")
   large.entries.push_back({4, {}, at::ones({30'001})});
   CHECK(batch_assembly(directory()).add(large).error().text ==
         "'other' comes with more elements than it has");
-  CHECK(tests::error_of(all.add(whole)).text == "'matrix' is given twice");
+  CHECK(error_of(all.add(whole)).text == "'matrix' is given twice");
 }
 
 TEST_CASE("a part of a push in pieces is whole or refused, and what is wrong is told at its end") {

@@ -6,7 +6,7 @@
 #include "engine/parameter_server/coordinator_core.hpp"
 #include "engine/parameter_server/placement.hpp"
 #include "engine/parameter_server/shard_core.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -162,7 +162,7 @@ TEST_CASE("a shard does not obey an order that breaks the rules") {
   REQUIRE(shard.apply({{1}, {push_of(first, 1, 0)}}));
   CHECK(shard.updated({}).size() == 1);
   REQUIRE(shard.push(push_of(first, 2, 0)));
-  CHECK(tests::error_of(shard.apply({{2}, {push_of(first, 2, 0)}})).code == errc::bad_frame);
+  CHECK(error_of(shard.apply({{2}, {push_of(first, 2, 0)}})).code == errc::bad_frame);
 }
 
 TEST_CASE("after a failed update a shard settles all with the failure and takes no more") {
@@ -193,7 +193,7 @@ TEST_CASE("a coordinator takes so many members, and an admission said too often 
   CHECK(coordinator.admitted(worker).empty());
   for (std::uint32_t rank = 1; rank < coordinator_core::max_members; ++rank)
     REQUIRE(coordinator.join(rank, effects));
-  const auto refused = tests::error_of(coordinator.join(coordinator_core::max_members, effects));
+  const auto refused = error_of(coordinator.join(coordinator_core::max_members, effects));
   CHECK(refused.code == errc::bad_config);
   (void)coordinator.leave(worker);
   CHECK(coordinator.join(coordinator_core::max_members, effects));

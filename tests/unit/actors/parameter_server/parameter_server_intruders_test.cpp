@@ -26,7 +26,7 @@
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/system.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -64,7 +64,7 @@ struct stage_set {
   /// Checks that a request is refused with this code and these words.
   template <class T, class Handle, class Message>
   void refused(const Handle& from, Message what, errc code, const std::string& words) {
-    const auto answered = tests::error_of(answer<T>(from, std::move(what)));
+    const auto answered = error_of(answer<T>(from, std::move(what)));
     CAPTURE(answered.text);
     CHECK(answered.code == code);
     CHECK_THAT(answered.text, ContainsSubstring(words));

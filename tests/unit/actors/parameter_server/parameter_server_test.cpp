@@ -36,7 +36,7 @@
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "engine/stage/stage_module.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -365,7 +365,7 @@ TEST_CASE("pushes that cannot be right are refused with typed errors, and harm n
   (void)client->refresh().get();
   const auto refused = [&](const gradients& with, std::uint64_t base, errc code,
                            const std::string& words) {
-    const auto outcome = tests::error_of(client->push(with, {base}).get());
+    const auto outcome = error_of(client->push(with, {base}).get());
     CHECK(outcome.code == code);
     CHECK_THAT(outcome.text, ContainsSubstring(words));
   };

@@ -27,8 +27,8 @@
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "tests/all_messages.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -182,7 +182,7 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
   const auto first = send(0, 1, 2, true, {{0, 80, 100, {}, at::ones({20})}});
   const auto second = send(1, 1, 0, true, {});
   for (const auto& each : {first, second}) {
-    const auto outcome = tests::error_of(each.get());
+    const auto outcome = error_of(each.get());
     CHECK(outcome.code == errc::bad_frame);
     CHECK_THAT(outcome.text, ContainsSubstring("piece 2 of push 1"));
   }
@@ -199,7 +199,7 @@ TEST_CASE("a part of a push that comes wrong is refused at every shard and leave
   REQUIRE(good.get());
   CHECK(server.report().applied == 1);
 
-  const auto stranger = tests::error_of(
+  const auto stranger = error_of(
       server.ask()
           .request<gradients_pushed>(
               server.shard(0),

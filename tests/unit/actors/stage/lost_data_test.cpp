@@ -21,8 +21,8 @@
 #include "actors/messages/flow.hpp"
 #include "actors/pipeline/distant_data.hpp"
 #include "engine/data/dataset.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/stage/idle_company.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -196,7 +196,7 @@ TEST_CASE("A batch that has other samples than before ends a replay, which says 
   auto& run = all.run;
   all.begin(all.deliver(0));
   run.lose(0);
-  const auto replayed = tests::error_of(all.replace(0, 1));
+  const auto replayed = error_of(all.replace(0, 1));
   CHECK(replayed.code == errc::bad_data);
   CHECK_THAT(replayed.text,
              ContainsSubstring("a batch had 2 samples that could be read, and has 1"));
@@ -260,7 +260,7 @@ struct starved_reader {
 TEST_CASE("A reader that has no memory for an answer says so, and answers what comes after") {
   starved_reader at;
   const auto refused =
-      tests::error_of(at.ask<actors::data_described>(actors::describe_data{.digested = true}));
+      error_of(at.ask<actors::data_described>(actors::describe_data{.digested = true}));
   CHECK(refused.code == errc::handler_failed);
   CHECK(refused.text == "the reading of data: there is no memory left");
   const auto told = at.ask<actors::data_described>(actors::describe_data{.digested = false});
@@ -268,7 +268,7 @@ TEST_CASE("A reader that has no memory for an answer says so, and answers what c
 }
 
 TEST_CASE("What a reader lacks to read a sample is a failure of the run, and not of its settings") {
-  const auto refused = tests::error_of(starved_reader().ask<actors::samples_read>(
+  const auto refused = error_of(starved_reader().ask<actors::samples_read>(
       actors::read_samples{false, at::zeros({1}, at::kLong)}));
   CHECK(refused.code == errc::handler_failed);
   CHECK(refused.text == "0.jpg cannot be used: Too many open files");

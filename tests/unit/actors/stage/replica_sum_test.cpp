@@ -1,6 +1,6 @@
 // What a stage takes from the same stage of another replica, and what it refuses.
 #include "actors/step_end/replica_sum.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -35,7 +35,7 @@ constexpr std::uint32_t others = 0, own = 1;
 template <class Message>
 void check_refused(const actors::replica_sum& sum, const Message& message,
                    const std::string& words) {
-  const auto refused = tests::error_of(sum.check(message));
+  const auto refused = error_of(sum.check(message));
   CHECK(refused.code == errc::bad_frame);
   CHECK_THAT(refused.text, ContainsSubstring("what replica 1 sent for step 1"));
   CHECK_THAT(refused.text, ContainsSubstring(words));

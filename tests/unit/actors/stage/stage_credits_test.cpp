@@ -24,8 +24,8 @@
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/schedule/generators.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/stage/idle_stage.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -213,8 +213,7 @@ TEST_CASE("A pipeline refuses credits out of range") {
   caf::actor_system system(config);
   const auto stage = first_stage(system);
   for (const std::uint32_t wrong : {0U, engine::max_credits + 1}) {
-    const auto refused =
-        tests::error_of(actors::pipeline::compose(system, {stage}, "gpipe", wrong));
+    const auto refused = error_of(actors::pipeline::compose(system, {stage}, "gpipe", wrong));
     CHECK(refused.code == errc::bad_config);
     CHECK(refused.text == "credits = " + std::to_string(wrong) + " is out of range: 1 to 16384");
   }

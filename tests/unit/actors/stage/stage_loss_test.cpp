@@ -9,8 +9,8 @@
 
 #include "actors/messages/stage.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/actors/stage/idle_company.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -42,7 +42,7 @@ TEST_CASE("A stage that is lost after its answer fails the steps that others hav
   CHECK_FALSE(run.pipeline->wait(50ms));
   run.lose(0);
   REQUIRE(run.pipeline->wait(soon));
-  CHECK(tests::error_of(run.pipeline->finish()).code == errc::peer_lost);
+  CHECK(error_of(run.pipeline->finish()).code == errc::peer_lost);
   CHECK(run.pipeline->under_way() == 1);
   REQUIRE(run.pipeline->can_replay());
   CHECK(run.replace(0, 0).value() == 1);
@@ -183,7 +183,7 @@ TEST_CASE("A stage whose replica has no micro-batch of a step is not replayed fr
   run.begin(step_kind::training, 1);
   run.lose(1);
   REQUIRE(run.pipeline->can_replay());
-  const auto replayed = tests::error_of(run.replace(1, 0));
+  const auto replayed = error_of(run.replace(1, 0));
   CHECK(replayed.code == errc::stale);
   CHECK(replayed.text.find("its replica has no micro-batch of step 1") != std::string::npos);
 }

@@ -14,7 +14,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,8 +27,9 @@
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
+#include "tests/bytes_of.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
-#include "tests/unit/error_of.hpp"
 #include "tests/written_checkpoint.hpp"
 
 namespace {
@@ -40,6 +40,7 @@ using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using engine::named_tensor;
+using tests::bytes_of;
 using tests::scratch_folder;
 using contents = checkpoint_manifest::contents;
 
@@ -66,11 +67,6 @@ fs::path write_older(const fs::path& folder, std::uint64_t step) {
   return tests::write_two_files(
       folder, step, settings,
       {some_weights(), {{"optimizer.slot.first.weight", at::full({2, 3}, 0.5)}}});
-}
-
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 void put(const fs::path& file, const std::string& bytes) {
@@ -126,7 +122,7 @@ TEST_CASE(
   const auto other = folder.path() / "step-000030", own = folder.path() / "the-good-one";
   std::filesystem::rename(checkpoint, other);
   for (const auto& path : {other, other / ""}) {
-    const auto read = tests::error_of(read_whole(path));
+    const auto read = error_of(read_whole(path));
     CHECK_THAT(read.text, ContainsSubstring("manifest.json is of step 4, and not of the"));
   }
   for (const auto depth : {check_depth::lengths, check_depth::values}) {
@@ -147,7 +143,7 @@ TEST_CASE("one process at a time writes checkpoints into a folder") {
   {
     const auto first = all.prepare();
     REQUIRE(first);
-    const auto second = tests::error_of(all.prepare());
+    const auto second = error_of(all.prepare());
     CHECK_THAT(second.text, ContainsSubstring("another run writes its checkpoints"));
   }
   CHECK(all.prepare());
@@ -274,7 +270,7 @@ TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
   REQUIRE(looked->passed_over.size() == 2);
   CHECK_THAT(looked->passed_over[0], StartsWith((fourth / "weights.stage-1.safetensors").string()));
   CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
-  const auto latest = tests::error_of(all.latest());
+  const auto latest = error_of(all.latest());
   CHECK_THAT(latest.text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
 }
 
@@ -295,13 +291,13 @@ TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing
       .settings = {},
       .files = {{"weights.stage-0.safetensors", {contents::weights, {10, "h", {{"a", "0"}}}}}},
       .weights = {"a"}};
-  const auto absent = tests::error_of(all.finish(second, manifest));
+  const auto absent = error_of(all.finish(second, manifest));
   CHECK(absent.code == errc::io_failed);
   CHECK_THAT(absent.text, ContainsSubstring("weights.stage-0.safetensors cannot be read"));
   CHECK(fs::is_empty(folder.path()));
   const auto third = begin();
   put(third.folder / "weights.stage-0.safetensors", "short");
-  const auto cut = tests::error_of(all.finish(third, manifest));
+  const auto cut = error_of(all.finish(third, manifest));
   CHECK_THAT(cut.text, ContainsSubstring("has 5 bytes, and its checkpoint wrote 10"));
   CHECK(fs::is_empty(folder.path()));
   checkpoint_folder::drop(begin());
@@ -370,7 +366,7 @@ TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
   put(folder / "file", "");
   for (const auto& path : {folder / "file", folder / "file" / "below"}) {
     INFO(path);
-    const auto steps = tests::error_of(checkpoint_folder(path).steps());
+    const auto steps = error_of(checkpoint_folder(path).steps());
     CHECK(steps.code == errc::bad_data);
     CHECK_THAT(steps.text, StartsWith(path.string() + " cannot be read: "));
     CHECK_FALSE(checkpoint_folder(path).newest());
@@ -382,7 +378,7 @@ TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
 TEST_CASE("a path means a checkpoint, or those in a folder") {
   const scratch_folder folder;
   const auto refused = [](const fs::path& path) {
-    return tests::error_of(checkpoints_at(path)).text;
+    return error_of(checkpoints_at(path)).text;
   };
   CHECK_THAT(refused(folder.path()), ContainsSubstring("holds no checkpoint"));
   const auto tenth = write(folder.path(), 10);

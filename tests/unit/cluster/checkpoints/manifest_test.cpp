@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 #include "tests/written_checkpoint.hpp"
 
 namespace {
@@ -55,7 +55,7 @@ TEST_CASE("a manifest names the samples that could not be read, where there are 
                             nlohmann::json::array({-1}), nlohmann::json::array({~0ULL})}) {
     auto changed = nlohmann::json::parse(to_text(manifest));
     changed["left_out"]["test"] = wrong;
-    CHECK(tests::error_of(parse_manifest(tests::sealed(changed))).text ==
+    CHECK(error_of(parse_manifest(tests::sealed(changed))).text ==
           "is no manifest: it says of \"left_out.test\" what is not a list of whole numbers");
   }
 }
@@ -73,7 +73,7 @@ TEST_CASE("a manifest names the hosts that keep its files on disks of their own"
   const auto refused = [&](const char* key, const nlohmann::json& value) {
     auto changed = nlohmann::json::parse(to_text(manifest));
     (std::string(key) == "hosts" ? changed["files"]["w"] : changed)[key] = value;
-    return tests::error_of(parse_manifest(tests::sealed(changed))).text;
+    return error_of(parse_manifest(tests::sealed(changed))).text;
   };
   CHECK_THAT(refused("hosts", nlohmann::json::array()), ContainsSubstring("names no host with w"));
   CHECK(refused("hosts", 7) ==
@@ -104,7 +104,7 @@ TEST_CASE("a manifest with another step, setting or file than it was written wit
   const auto differs = [&](const std::function<void(nlohmann::json&)>& change) {
     auto other = nlohmann::json::parse(text);
     change(other);
-    const auto read = tests::error_of(parse_manifest(other.dump()));
+    const auto read = error_of(parse_manifest(other.dump()));
     CHECK(read.code == errc::bad_data);
     CHECK_THAT(read.text, ContainsSubstring("its own checksum differs"));
   };
@@ -132,7 +132,7 @@ TEST_CASE("a manifest without its checksum is refused, but for those of versions
   for (const auto& manifest : {newer, on_hosts}) {
     auto text = nlohmann::json::parse(to_text(manifest));
     REQUIRE(text.erase("checksum") == 1);
-    const auto read = tests::error_of(parse_manifest(text.dump()));
+    const auto read = error_of(parse_manifest(text.dump()));
     CHECK(read.text == "is no manifest: it has no \"checksum\"");
   }
   const checkpoint_manifest older{
@@ -153,7 +153,7 @@ TEST_CASE("a manifest with a key that stands twice, or tables too deep in each o
     auto other = text;
     const auto at = other.find(before);
     REQUIRE(at != other.npos);
-    return tests::error_of(parse_manifest(other.insert(at, what))).text;
+    return error_of(parse_manifest(other.insert(at, what))).text;
   };
   const std::string twice = "is no manifest: it has the key \"";
   CHECK(refused_with("\"step\": 41, ", "\"step\"") == twice + "step\" twice");
@@ -166,7 +166,7 @@ TEST_CASE("a manifest with a key that stands twice, or tables too deep in each o
 
 TEST_CASE("a manifest says of each weight in which one file it is, or is refused") {
   const auto refused = [](const checkpoint_manifest& manifest) {
-    return tests::error_of(parse_manifest(to_text(manifest))).text;
+    return error_of(parse_manifest(to_text(manifest))).text;
   };
   const checkpoint_manifest whole{.step = 1,
                                   .settings = {},
@@ -187,7 +187,7 @@ TEST_CASE("a manifest says of each weight in which one file it is, or is refused
 
 TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
   const auto refused = [](const std::string& text) {
-    const auto read = tests::error_of(parse_manifest(text));
+    const auto read = error_of(parse_manifest(text));
     CHECK(read.code == errc::bad_data);
     return read.text;
   };

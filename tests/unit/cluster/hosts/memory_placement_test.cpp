@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cluster/hosts/placement_core.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -60,7 +60,7 @@ places placed(const std::vector<double>& needs_mib, const std::vector<node_room>
 
 placement_fault refused(const std::vector<double>& needs_mib, const std::vector<node_room>& nodes) {
   const auto count = static_cast<std::uint32_t>(needs_mib.size());
-  return troupe::tests::error_of(place_stages(count, nodes, in_bytes(needs_mib)));
+  return troupe::error_of(place_stages(count, nodes, in_bytes(needs_mib)));
 }
 
 /// Whether any placement gives each node a stage and no node more than its memory.
@@ -130,7 +130,7 @@ TEST_CASE("A replica gets the memory that the ones before it leave") {
     return place_replicas(2, 2, {node("a", 1, memory_a), node("b", 1, memory_b)}, needs);
   };
   CHECK(placed_replicas(200, 200).value() == places{0, 1, 0, 1});
-  const auto none = troupe::tests::error_of(placed_replicas(100, 300));
+  const auto none = troupe::error_of(placed_replicas(100, 300));
   CHECK_THAT(none.text, ContainsSubstring("node \"a\" is left without a stage"));
   CHECK_FALSE(placed_replicas(100, 100));
   const auto by_replica = place_replicas(

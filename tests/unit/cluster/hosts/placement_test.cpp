@@ -16,7 +16,7 @@
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
 #include "cluster/membership/agent_start.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -122,7 +122,7 @@ TEST_CASE("a name that stands for this machine alone is refused where the peer i
   CHECK_THAT(no.error().text, ContainsSubstring("\"localhost\" stands for 127.0.0.1 here"));
   CHECK_THAT(no.error().text, ContainsSubstring("/etc/hosts"));
   CHECK(listen_address("localhost", "127.0.0.1"));
-  const auto none = tests::error_of(listen_address("203.0.113.0/24", "10.0.0.1"));
+  const auto none = error_of(listen_address("203.0.113.0/24", "10.0.0.1"));
   CHECK_THAT(none.text, ContainsSubstring("has an address in the network"));
   CHECK_FALSE(listen_address("no-such-host.invalid", "10.0.0.1"));
 }
@@ -255,7 +255,7 @@ TEST_CASE("All replicas of a stage are on one node, unless nodes name replicas")
 TEST_CASE("Replicas that do not exist, have no node or leave one without a stage are refused") {
   const auto fault = [](std::uint32_t stages, std::uint32_t replicas,
                         const std::vector<node_room>& nodes) {
-    return tests::error_of(place_replicas(stages, replicas, nodes));
+    return error_of(place_replicas(stages, replicas, nodes));
   };
   const auto unknown = fault(1, 2, {{.name = "a"}, {.name = "b", .replicas = {2}}});
   CHECK(unknown.node == 1);

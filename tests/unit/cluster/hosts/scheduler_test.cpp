@@ -11,7 +11,7 @@
 #include "cluster/launch/agents/agent_messages.hpp"
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/line_splitter.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -107,7 +107,7 @@ TEST_CASE("a host file names hosts and slots, and what is wrong with it is said 
             "# all\nalpha slots=2\n\n  beta\tslots=4 max_slots=8 # fast\nalpha slots=1\r\n")
             .value() == std::vector<given_host>{{"alpha", 3}, {"beta", 4}});
   CHECK(host_file_hosts("").value().empty());
-  const auto wrong = tests::error_of(host_file_hosts("alpha\nbeta cpus=2\n"));
+  const auto wrong = error_of(host_file_hosts("alpha\nbeta cpus=2\n"));
   CHECK(wrong.text == "line 2: \"cpus=2\" is not slots=N or max_slots=N");
   CHECK_FALSE(host_file_hosts("alpha slots=many\n"));
 }
@@ -178,7 +178,7 @@ TEST_CASE(
     }
     if (how == "sent back") to = &stream.launcher;
     if (how == "in the clear") first = "{\"is\":\"alive\"}";
-    CHECK_THAT(tests::error_of(to->take(first)).text, ContainsSubstring("changed on its way"));
+    CHECK_THAT(error_of(to->take(first)).text, ContainsSubstring("changed on its way"));
   }
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("whoever poses as an end of a stream is refused by its witness") {
   const auto own = mallory.opening().value();
   const auto real = honest.agent.opening().value();
   const auto mixed = own.substr(0, own.rfind(' ')) + real.substr(real.rfind(' '));
-  const auto what = tests::error_of(honest.launcher.take(without_newline(mixed)));
+  const auto what = error_of(honest.launcher.take(without_newline(mixed)));
   CHECK_THAT(what.text, ContainsSubstring("a credential for something else than its key"));
 }
 

@@ -9,8 +9,8 @@
 
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
-#include "tests/unit/error_of.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -59,7 +59,7 @@ TEST_CASE("a signal guard exists once, and gives back what was there before") {
   {
     const auto guard = interrupt_guard::install({});
     REQUIRE(guard);
-    CHECK(tests::error_of(interrupt_guard::install({})).code == errc::io_failed);
+    CHECK(error_of(interrupt_guard::install({})).code == errc::io_failed);
   }
   struct sigaction now {};
   ::sigaction(SIGINT, nullptr, &now);

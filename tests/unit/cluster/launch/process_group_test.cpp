@@ -17,9 +17,9 @@
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "tests/memory_groups.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
-#include "tests/unit/error_of.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -119,7 +119,7 @@ TEST_CASE_METHOD(watched_group,
   child_spec spec = shell("stage-1", "");
   spec.program = "/nowhere/at/all";
   spec.handed_over = ours.get();
-  const auto started = tests::error_of(group.start(spec));
+  const auto started = error_of(group.start(spec));
   CHECK(started.text.find("No such file or directory") != std::string::npos);
   CHECK(no_child_is_left());
 }
@@ -271,7 +271,7 @@ TEST_CASE_METHOD(watched_group,
                                  "such file or directory"});
   spec = shell("stage-1", "");
   spec.working_folder = "/nowhere";
-  const auto elsewhere = tests::error_of(group.start(spec));
+  const auto elsewhere = error_of(group.start(spec));
   CHECK(
       elsewhere ==
       error{errc::io_failed,
@@ -284,7 +284,7 @@ TEST_CASE_METHOD(watched_group,
 
 TEST_CASE_METHOD(watched_group, "a group that is stopping starts nothing") {
   group.terminate_all(1s);
-  CHECK(tests::error_of(group.start(shell("late", "exit 0"))).code == errc::cancelled);
+  CHECK(error_of(group.start(shell("late", "exit 0"))).code == errc::cancelled);
 }
 
 TEST_CASE("a group's end kills and reaps its children and reports them") {

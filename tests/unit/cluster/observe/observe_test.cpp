@@ -1,5 +1,3 @@
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 #include "cluster/observe/progress.hpp"
 #include "cluster/observe/report.hpp"
 #include "cluster/observe/run_reporter.hpp"
+#include "tests/unit/lowered_limit.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -74,24 +73,8 @@ class screen {
 
 // A line, where no file may have more bytes.
 result<void> write_within(json_lines& lines, std::size_t most_bytes) {
-  const auto before = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit old{};
-  ::getrlimit(RLIMIT_FSIZE, &old);
-  rlimit small = old;
-  small.rlim_cur = most_bytes;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  auto written = lines.write(evaluation_of(2, 0.5, 1));
-  ::setrlimit(RLIMIT_FSIZE, &old);
-  ::signal(SIGXFSZ, before);
-  return written;
-}
-
-std::string content(const std::filesystem::path& path) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "r"), &std::fclose);
-  REQUIRE(file);
-  std::string out(4096, '\0');
-  out.resize(std::fread(out.data(), 1, out.size(), file.get()));
-  return out;
+  const tests::small_files limited(most_bytes);
+  return lines.write(evaluation_of(2, 0.5, 1));
 }
 
 }  // namespace
@@ -127,7 +110,7 @@ TEST_CASE("each report is one JSON line, readable at once") {
         R"({"name":"stage-0","busy_s":0.1,"idle_s":0.15,"peak_memory_bytes":1024,"peak_context_bytes":512},)"
         "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0,\"peak_"
         "context_bytes\":0}]}\n";
-    CHECK(content(path) == first);
+    CHECK(testing::read_bytes(path) == first);
     step.loss_scale = 1024;
     step.stages = {{"s", 0, 0, 1, 2, 4096, 5000}};
     const std::string stage =
@@ -138,9 +121,9 @@ TEST_CASE("each report is one JSON line, readable at once") {
         R"({"step":3,"loss":0.5,"seconds":0.25,"samples_per_s":256.0,"images_per_s":256.0,"bubble":0.125,)"
         R"("loss_scale":1024.0,"stages":[)" +
         stage + "]}\n";
-    CHECK(content(path) == first + second);
+    CHECK(testing::read_bytes(path) == first + second);
     REQUIRE(lines->write(evaluation_of(3, 0.75, std::numeric_limits<double>::infinity())));
-    CHECK(content(path) ==
+    CHECK(testing::read_bytes(path) ==
           first + second + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");
   }
   std::filesystem::remove(path);
@@ -178,9 +161,9 @@ TEST_CASE("what a JSON file holds already is kept under another name, and never 
   const auto real = std::filesystem::canonical(folder.path());
   CHECK(run(2) == real / "run.jsonl.old");
   CHECK(run(3) == real / "run.jsonl.old-2");
-  CHECK(content(file) == line("3.0"));
-  CHECK(content(folder / "run.jsonl.old") == line("1.0"));
-  CHECK(content(folder / "run.jsonl.old-2") == line("2.0"));
+  CHECK(testing::read_bytes(file) == line("3.0"));
+  CHECK(testing::read_bytes(folder / "run.jsonl.old") == line("1.0"));
+  CHECK(testing::read_bytes(folder / "run.jsonl.old-2") == line("2.0"));
   CHECK(std::filesystem::is_symlink(folder / "link"));
   testing::write_bytes(folder / "empty", "");
   REQUIRE(json_lines::open(folder / "empty"));
@@ -199,7 +182,7 @@ TEST_CASE("a trainer that was started again appends to the JSON file of its run"
     REQUIRE(lines);
     CHECK(lines->kept().empty());
     REQUIRE(lines->write(restart_report{.restart = 2, .after_step = 1}));
-    return content(file);
+    return testing::read_bytes(file);
   };
   testing::write_bytes(file, first);
   CHECK(go_on() == first + second);
@@ -220,7 +203,7 @@ TEST_CASE("of a JSON line that does not fit nothing is left of what a trainer ap
   auto lines = json_lines::open(folder / "x", lines_before::of_this_run);
   REQUIRE(lines);
   REQUIRE_FALSE(write_within(*lines, 3 + 10));
-  CHECK(content(folder / "x") == "{}\n");
+  CHECK(testing::read_bytes(folder / "x") == "{}\n");
 }
 
 TEST_CASE("what another run has left where a descriptor leads to is neither cut nor emptied") {
@@ -232,9 +215,9 @@ TEST_CASE("what another run has left where a descriptor leads to is neither cut 
   REQUIRE(own);
   auto lines = json_lines::open("/proc/self/fd/" + std::to_string(::fileno(own.get())));
   REQUIRE(lines);
-  CHECK(content(folder / "x.old") == left);
+  CHECK(testing::read_bytes(folder / "x.old") == left);
   REQUIRE_FALSE(write_within(*lines, left.size() + 10));
-  CHECK(content(folder / "x.old") == left);
+  CHECK(testing::read_bytes(folder / "x.old") == left);
 }
 
 TEST_CASE("a file with lines is known by what it is, and a device is none") {
@@ -260,9 +243,9 @@ TEST_CASE("of a JSON line that does not fit nothing is left") {
   auto lines = json_lines::open(folder / "x");
   REQUIRE(lines);
   REQUIRE(lines->write(evaluation_of(1, 0.5, 1)));
-  const auto whole = content(folder / "x");
+  const auto whole = testing::read_bytes(folder / "x");
   REQUIRE_FALSE(write_within(*lines, whole.size() + 10));
-  CHECK(content(folder / "x") == whole);
+  CHECK(testing::read_bytes(folder / "x") == whole);
 }
 
 TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") {
@@ -358,7 +341,7 @@ TEST_CASE("a program's own metrics are shown and written in their order") {
   auto lines = json_lines::open(folder / "x");
   REQUIRE(lines);
   REQUIRE(lines->write(report));
-  CHECK(content(folder / "x") == R"({"eval_step":7,"top-2":0.875,"distance":0.25})"
+  CHECK(testing::read_bytes(folder / "x") == R"({"eval_step":7,"top-2":0.875,"distance":0.25})"
                                  "\n");
   CHECK(report.value_of("distance") == 0.25);
   CHECK_FALSE(report.value_of("loss"));

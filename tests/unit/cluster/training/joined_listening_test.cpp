@@ -9,8 +9,8 @@
 #include "actors/pipeline/host_actor.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -42,7 +42,7 @@ TEST_CASE("A stage that has no descriptor to listen elsewhere with is named") {
   config.cluster.launch = cluster::launch_way::none;
   config.cluster.network = "10.0.0.0/8";
   cluster::joined_listening doors(**group, config.cluster);
-  const auto settled = tests::error_of(doors.arrange());
+  const auto settled = error_of(doors.arrange());
   CHECK(settled.code == errc::io_failed);
   CHECK(settled.text == "stage-0: 10.0.0.0/8: cannot open a socket: Too many open files");
 }

@@ -18,7 +18,7 @@
 #include "engine/data/dataset.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/partition/profile.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -103,7 +103,7 @@ TEST_CASE("What a micro-batch takes at least is known by its shapes, before anyt
               "micro-batch of 1024 samples, but 11 MiB are free on this machine within the limit "
               "of the control group, 50 MiB; take smaller micro-batches (more of them: "
               "--micro-batches), smaller samples, or another machine"});
-  const auto one = tests::error_of(check_measurable(of.what(), 1, {.bytes = 10000}));
+  const auto one = error_of(check_measurable(of.what(), 1, {.bytes = 10000}));
   CHECK_THAT(one.text, ContainsSubstring("model.name: the layer 'wide' alone has 0 MiB"));
   of.config.train.batch_size = 8;
   const auto check = [&](std::uint64_t bytes) {
@@ -111,10 +111,10 @@ TEST_CASE("What a micro-batch takes at least is known by its shapes, before anyt
     return check_batch(config.train, config.places, config.cluster, *of.data, {.bytes = bytes});
   };
   CHECK(check(128));
-  CHECK_THAT(tests::error_of(check(127)).text,
+  CHECK_THAT(error_of(check(127)).text,
              ContainsSubstring("run.toml:3:14: train.batch_size: a step's 8 samples take "));
   of.config.cluster.launch = launch_way::ssh;
-  CHECK_THAT(tests::error_of(check_measurable(of.what(), 1, {.bytes = 22000})).text,
+  CHECK_THAT(error_of(check_measurable(of.what(), 1, {.bytes = 22000})).text,
              ContainsSubstring("run.toml:6:10: data.source: the layer") &&
                  ContainsSubstring(" on this machine, where its activations are measured; take "
                                    "smaller samples, or another machine"));

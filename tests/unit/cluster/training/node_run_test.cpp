@@ -7,8 +7,8 @@
 #include <new>
 
 #include "cluster/config/trainer_config.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
-#include "tests/unit/error_of.hpp"
 
 using namespace troupe;
 
@@ -18,7 +18,7 @@ TEST_CASE("What a run's driver throws is the run's error, and its nodes are told
   nodes->on_failure = [&told](const error& why) { told.set_value(why); };
   const cluster::trainer_config config{};
   cluster::run_control control(config.train, config.config_files);
-  const auto ended = tests::error_of(cluster::run_nodes(
+  const auto ended = error_of(cluster::run_nodes(
       {.where = std::move(nodes),
        .listen = "",
        .names = {"stage-0"},

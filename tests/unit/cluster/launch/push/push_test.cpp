@@ -5,7 +5,7 @@
 
 #include "cluster/launch/push/push_core.hpp"
 #include "messages/base/printable.hpp"
-#include "tests/unit/error_of.hpp"
+#include "tests/refusal.hpp"
 
 namespace {
 
@@ -27,7 +27,7 @@ host_answer usual(std::map<std::string, file_there> of = {}) {
 }
 
 std::string push_refusal(const host_answer& there) {
-  return tests::error_of(uploads_of(there, files, "x86_64", "glibc 2.36")).text;
+  return error_of(uploads_of(there, files, "x86_64", "glibc 2.36")).text;
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 #include "cluster/training/parameter_server/server_state.hpp"
 #include "engine/state/safetensors.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -63,7 +63,7 @@ TEST_CASE("the state of a table that shards have cut is whole in a checkpoint") 
                        {"optimizer.momentum_buffer.table", table},
                        {"optimizer.seen_rows.table", rows_seen({5}, 6)}});
   const auto wrong =
-      tests::error_of(join_states(two_shards(), {{{"optimizer.momentum_buffer.dense", {}}}, {}}));
+      error_of(join_states(two_shards(), {{{"optimizer.momentum_buffer.dense", {}}}, {}}));
   CHECK_THAT(wrong.text,
              ContainsSubstring("shard-0 has state") && ContainsSubstring("none of its parameters"));
 }

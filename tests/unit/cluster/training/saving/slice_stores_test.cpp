@@ -31,9 +31,9 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "engine/slices/file_copy.hpp"
 #include "engine/slices/slice_folder.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/small_disk.hpp"
-#include "tests/unit/error_of.hpp"
 
 namespace {
 
@@ -220,7 +220,7 @@ TEST_CASE("A copy that is not what was written is refused, and nothing is left o
   two_stores hosts;
   auto others = hosts.sums;
   others.tensors.at("a").front() = others.tensors.at("a").front() == '0' ? '1' : '0';
-  const auto refused = tests::error_of(hosts.copy(others));
+  const auto refused = error_of(hosts.copy(others));
   CHECK(refused.code == errc::bad_data);
   CHECK_THAT(refused.text, ContainsSubstring("tensor \"a\" has another checksum"));
   CHECK(fs::is_empty(hosts.other / checkpoint));
@@ -228,7 +228,7 @@ TEST_CASE("A copy that is not what was written is refused, and nothing is left o
   ++longer.bytes;
   REQUIRE_FALSE(hosts.copy(longer));
   CHECK(fs::is_empty(hosts.other / checkpoint));
-  const auto absent = tests::error_of(hosts.copy(hosts.sums, "state"));
+  const auto absent = error_of(hosts.copy(hosts.sums, "state"));
   CHECK_THAT(absent.text, ContainsSubstring("one/step-000004-ab/state cannot be opened"));
 }
 

@@ -23,8 +23,8 @@
 #include "actors/system.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
 #include "engine/state/safetensors.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
-#include "tests/unit/error_of.hpp"
 #include "tests/unit/two_linear_layers.hpp"
 
 namespace {
@@ -205,7 +205,7 @@ TEST_CASE("A stage that does not see the folder keeps its slice for who does") {
     }
     auto stale = each.what;
     stale.step = 7;
-    CHECK(tests::error_of(cluster::fetch_slice(ask, stale, kept->keeper)).code == errc::stale);
+    CHECK(error_of(cluster::fetch_slice(ask, stale, kept->keeper)).code == errc::stale);
   }
   check_same(tensors_in(folder.path(), files), after(1));
   run.finish_all();
@@ -219,7 +219,7 @@ TEST_CASE("A slice that cannot be written is refused by stage and file, and the 
   const auto slices = run.pipeline->write_slices(1, folder.path().string());
   run.begin(2);
   CHECK(slices.slices.at(0).written.get());
-  const auto failed = tests::error_of(slices.slices.at(1).written.get());
+  const auto failed = error_of(slices.slices.at(1).written.get());
   CHECK(failed.code == errc::io_failed);
   CHECK_THAT(failed.text, ContainsSubstring("stage-1: cannot write " + folder.path().string() +
                                             "/weights.stage-1.safetensors: "));
