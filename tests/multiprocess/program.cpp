@@ -160,11 +160,11 @@ line_handler at_line(const std::string& text, std::function<void(pid_t)> act) {
 }
 
 line_handler one_after_other(line_handler first, line_handler second) {
-  return [first = std::move(first), second = std::move(second)](pid_t program,
-                                                                std::string_view line) {
-    first(program, line);
-    second(program, line);
-  };
+  return
+      [first = std::move(first), second = std::move(second)](pid_t program, std::string_view line) {
+        first(program, line);
+        second(program, line);
+      };
 }
 
 void check_children_ended_well(const program_outcome& outcome, std::size_t count) {

@@ -153,9 +153,9 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   CHECK_THAT(same.out, ContainsSubstring("2 replicas of one stage instead: ") &&
                            ContainsSubstring(" longer\nto train on replicas: --replicas 2 "));
   CHECK_THAT(same.out, ContainsSubstring("0 |F0"));
-  CHECK_THAT(bytes_of(folder / "chart.svg"),
-             ContainsSubstring("1f1b, 2 stages, 3 micro-batches: ") &&
-                 ContainsSubstring(" s, bubble "));
+  CHECK_THAT(
+      bytes_of(folder / "chart.svg"),
+      ContainsSubstring("1f1b, 2 stages, 3 micro-batches: ") && ContainsSubstring(" s, bubble "));
 
   const auto other = plan({"--stages", "3", "--schedule", "zb-v", "--micro-batches", "auto",
                            "--batch-size", "64", "--cores", "3", "--link-gbytes", "1"});

@@ -377,9 +377,7 @@ TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
 
 TEST_CASE("a path means a checkpoint, or those in a folder") {
   const scratch_folder folder;
-  const auto refused = [](const fs::path& path) {
-    return error_of(checkpoints_at(path)).text;
-  };
+  const auto refused = [](const fs::path& path) { return error_of(checkpoints_at(path)).text; };
   CHECK_THAT(refused(folder.path()), ContainsSubstring("holds no checkpoint"));
   const auto tenth = write(folder.path(), 10);
   const auto second = write(folder.path(), 2);

@@ -342,7 +342,7 @@ TEST_CASE("a program's own metrics are shown and written in their order") {
   REQUIRE(lines);
   REQUIRE(lines->write(report));
   CHECK(testing::read_bytes(folder / "x") == R"({"eval_step":7,"top-2":0.875,"distance":0.25})"
-                                 "\n");
+                                             "\n");
   CHECK(report.value_of("distance") == 0.25);
   CHECK_FALSE(report.value_of("loss"));
 }
