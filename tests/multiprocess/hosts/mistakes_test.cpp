@@ -337,8 +337,13 @@ bool has_all(const std::string& line, const std::vector<std::string>& words) {
 /// On hosts where it has been made.
 void check_said(const mistake& what, const test_hosts& hosts, const std::string& file) {
   INFO(what.name);
-  const auto outcome =
-      what.run ? what.run(hosts, file) : hosts.home().run({TROUPE_COMMAND, what.command, file});
+  const auto go = [&] {
+    return what.run ? what.run(hosts, file)
+                    : hosts.home().run({TROUPE_COMMAND, what.command, file});
+  };
+  auto outcome = go();
+  for (int more = 2; more > 0 && outcome.seconds >= refusal_limit(hosts, outcome.seconds); --more)
+    outcome = go();  // other work holds up one of them, a wait that is too long each
   INFO(outcome.out);
   INFO(outcome.err);
   CHECK(outcome.code == what.code);
