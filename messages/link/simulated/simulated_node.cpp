@@ -79,7 +79,7 @@ void simulated_node::send(peer_id to, frame message, link::completion done) {
                       fail(errc::peer_lost, fmt::format("no peer {} any more", to.value)));
   } else {
     (*out)->done = guarded(std::move(done));
-    counters_.bytes_in_flight += (*out)->tensor_bytes;
+    counters_.add_in_flight((*out)->tensor_bytes);
     found->core->send(std::move(*out));
   }
   soon();

@@ -214,7 +214,7 @@ void engine::send(peer_id to, std::shared_ptr<outgoing> frame) {
   const auto found = peers_.find(to.value);
   if (found != peers_.end() && found->second.core->is_up())
     return found->second.core->send(std::move(frame));
-  counters_.bytes_in_flight -= frame->tensor_bytes;
+  counters_.take_in_flight(frame->tensor_bytes);
   refuse(std::move(frame->done), {errc::peer_lost, fmt::format("no peer {} any more", to.value)});
 }
 

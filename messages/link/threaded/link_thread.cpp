@@ -103,7 +103,7 @@ class threaded_link final : public link {
     auto cut_up = cut(std::move(message), how.bounds, how.inline_bytes, how.chunk_bytes);
     if (!cut_up) return push(refuse_command{std::move(cut_up.error()), std::move(done)});
     (*cut_up)->done = std::move(done);
-    counters_.bytes_in_flight += (*cut_up)->tensor_bytes;
+    counters_.add_in_flight((*cut_up)->tensor_bytes);
     push(send_command{peer, std::move(*cut_up)});
   }
 

@@ -240,7 +240,7 @@ void connection::announce_down(const error& why) {
 
 void connection::fail_sends(const error& why) {
   for (const std::shared_ptr<outgoing>& frame : outbox_.take_all()) {
-    shared_.counters.bytes_in_flight -= frame->tensor_bytes;
+    shared_.counters.take_in_flight(frame->tensor_bytes);
     shared_.events.completed(std::exchange(frame->done, nullptr), tl::unexpected(why));
   }
 }

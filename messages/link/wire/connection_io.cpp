@@ -59,10 +59,11 @@ void connection::sent(sending& what, bool delivered) {
 void connection::piece_sent(const outbox::piece& piece) {
   const std::shared_ptr<outgoing> frame = outbox_.completed(piece);
   if (!frame) return;
-  shared_.counters.bytes_in_flight -= frame->tensor_bytes;
-  shared_.counters.bytes_sent += frame->all_bytes;
-  shared_.counters.bytes_lent += frame->lent_bytes;
-  ++shared_.counters.frames_sent;
+  auto& counters = shared_.counters;
+  counters.take_in_flight(frame->tensor_bytes);
+  link_counters::add(counters.bytes_sent, frame->all_bytes);
+  link_counters::add(counters.bytes_lent, frame->lent_bytes);
+  link_counters::add(counters.frames_sent, 1);
   shared_.events.completed(std::exchange(frame->done, nullptr), {});
 }
 
@@ -270,7 +271,8 @@ result<void> connection::add_frame(const wire::frame_prefix& prefix,
                                    std::span<const std::byte> data) {
   result<void> taken = reassembly_.add_head(prefix, data);
   if (!taken) return taken;
-  shared_.counters.bytes_received += std::uint64_t{prefix.header_bytes} + prefix.inline_bytes;
+  link_counters::add(shared_.counters.bytes_received,
+                     std::uint64_t{prefix.header_bytes} + prefix.inline_bytes);
   // What is held may be its chunks, and a farewell that has outrun it may be due now.
   if (!held_.empty() || farewell_) want_attention();
   return taken;
@@ -336,7 +338,7 @@ void connection::start_receive(const held_chunk& due, reassembly::destination ta
 
 void connection::received(receiving& what, bool arrived) {
   if (arrived && is_receiving()) {
-    shared_.counters.bytes_received += what.chunk.bytes;
+    link_counters::add(shared_.counters.bytes_received, what.chunk.bytes);
     reassembly_.done(what.chunk);
     release_frames();
   }
@@ -351,9 +353,10 @@ void connection::drop_held() {
 void connection::release_frames() {
   if (state_ == state::meeting) return;  // "up" comes first
   while (std::optional<frame> message = reassembly_.pop()) {
-    ++shared_.counters.frames_received;
+    link_counters::add(shared_.counters.frames_received, 1);
     for (const wire_tensor& tensor : message->tensors)
-      if (tensor.bytes.read_only) shared_.counters.bytes_received += tensor.bytes.bytes;
+      if (tensor.bytes.read_only)
+        link_counters::add(shared_.counters.bytes_received, tensor.bytes.bytes);
     shared_.events.arrived(id_, std::move(*message));
   }
 }

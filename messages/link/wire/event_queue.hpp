@@ -11,19 +11,32 @@
 
 namespace troupe::messages {
 
-/// `link_stats` that one thread writes (two for bytes_in_flight) and any thread reads.
+/// `link_stats` that one thread writes (several write bytes_in_flight) and any thread reads.
 struct link_counters {
   std::atomic<std::uint64_t> frames_sent = 0;
   std::atomic<std::uint64_t> frames_received = 0;
   std::atomic<std::uint64_t> bytes_sent = 0;
   std::atomic<std::uint64_t> bytes_received = 0;
-  std::atomic<std::uint64_t> bytes_in_flight = 0;
   std::atomic<std::uint64_t> bytes_lent = 0;
   std::atomic<std::uint64_t> bad_frames = 0;
   std::atomic<std::uint64_t> peers = 0;
   std::atomic<std::uint64_t> bad_macs = 0;
   std::atomic<std::uint64_t> replayed_frames = 0;
   std::array<std::atomic<std::uint64_t>, refusal_kinds> refused_handshakes = {};
+  /// On a cache line of its own: senders must not take the others from the thread that writes them.
+  alignas(64) std::atomic<std::uint64_t> bytes_in_flight = 0;
+
+  /// Adds to a counter that no other thread writes, which needs no atomic addition.
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+  /// Most frames have no tensors: they leave this one alone.
+  void add_in_flight(std::uint64_t tensor_bytes) {
+    if (tensor_bytes > 0) bytes_in_flight.fetch_add(tensor_bytes, std::memory_order_relaxed);
+  }
+  void take_in_flight(std::uint64_t tensor_bytes) {
+    if (tensor_bytes > 0) bytes_in_flight.fetch_sub(tensor_bytes, std::memory_order_relaxed);
+  }
 
   [[nodiscard]] std::atomic<std::uint64_t>& refused(refusal why) {
     return refused_handshakes[static_cast<std::size_t>(why)];
