@@ -9,7 +9,7 @@
 
 namespace troupe::messages {
 
-inline constexpr std::uint16_t protocol_version = 3;
+inline constexpr std::uint16_t protocol_version = 4;
 
 /// Element types a tensor may have on the wire.
 enum class dtype : std::uint8_t { f32, f64, f16, bf16, i64, i32, i16, i8, u8, boolean };

@@ -8,10 +8,12 @@
 #include "frame.capnp.h"
 #include "messages/codec/decoder.hpp"
 #include "messages/codec/encoder.hpp"
+#include "messages/codec/short_header.hpp"
 
 namespace troupe::messages {
 
 result<encoded_header> encode(const frame& message, const limits& bounds) {
+  if (auto brief = encode_short(message, bounds)) return std::move(*brief);
   const result<std::size_t> words = header_words(message, bounds);
   if (!words) return tl::unexpected(words.error());
   // Zeroed memory of just the right size: Cap'n Proto builds in it and never needs a second
@@ -36,6 +38,7 @@ result<frame> decode(std::span<const std::byte> header, const limits& bounds) {
   if (header.empty() || header.size() % sizeof(capnp::word) != 0)
     return fail(errc::bad_frame,
                 fmt::format("a header of {} bytes is not a whole number of words", header.size()));
+  if (is_short(header)) return decode_short(header, bounds);
   if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(capnp::word) != 0)
     return fail(errc::bad_frame, "a header is not aligned to 8 bytes");
   const std::size_t words = header.size() / sizeof(capnp::word);

@@ -10,7 +10,8 @@
 
 namespace troupe::messages {
 
-/// The header of a frame as it travels: one Cap'n Proto segment, aligned to 8 bytes.
+/// The header of a frame as it travels, in whole words of 8 bytes: one Cap'n Proto segment, or the
+/// short form of a frame of numbers (short_header.hpp).
 using encoded_header = std::vector<std::byte>;
 
 /// Encodes everything but the tensors' bytes. Checks the frame against `bounds` first, and that
@@ -19,8 +20,8 @@ using encoded_header = std::vector<std::byte>;
 
 /// Decodes a header from anybody. Each limit is checked before memory is allocated for what it
 /// bounds. The tensors come back with `bytes.bytes` set and no data: the link brings that.
-/// `header` must be aligned to 8 bytes. Errors: bad_frame, version_mismatch. Never throws anything
-/// but std::bad_alloc; safe from any thread.
+/// `header` must be aligned to 8 bytes unless it is a short one. Errors: bad_frame,
+/// version_mismatch. Never throws anything but std::bad_alloc; safe from any thread.
 [[nodiscard]] result<frame> decode(std::span<const std::byte> header, const limits& bounds = {});
 
 /// The bytes of a tensor of that shape. Refuses negative sizes, products that overflow, more than

@@ -5,7 +5,8 @@
 #
 # Nothing here is read before the handshake is done, or without a MAC that holds (docs/protocol.md).
 #
-# On the wire a header is one unpacked Cap'n Proto segment without a segment table. Tensor bytes
+# On the wire a header is one unpacked Cap'n Proto segment without a segment table, or for a frame of
+# numbers without tensors the short form of the same content (codec/short_header.hpp). Tensor bytes
 # travel beside it (messages/link/seal/format.hpp), from tensor storage into tensor storage.
 #
 # Ordering: frames of one lane arrive in the order you sent them. The control lane overtakes the

@@ -23,6 +23,13 @@ frame rich() {
   return out;
 }
 
+/// Whose header is a short one.
+frame plain() {
+  frame out{.kind = frame_kind::response, .sender = 7, .target = 8, .request_id = 9};
+  out.body.push_back({"credit", {value{std::int64_t{-7}}, value{2.5}, value{}}});
+  return out;
+}
+
 std::string encoded(frame message) {
   static std::byte storage[128];
   for (wire_tensor& tensor : message.tensors) tensor.bytes.data = storage;
@@ -44,7 +51,7 @@ bool same(const frame& a, const frame& b) {
 
 std::vector<std::string> seeds() {
   return {encoded({}), encoded({.kind = frame_kind::heartbeat, .lane = lane::control}),
-          encoded(rich())};
+          encoded(plain()), encoded(rich())};
 }
 
 void run(std::span<const std::byte> input) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "messages/codec/short_header.hpp"
+
 namespace troupe::messages {
 namespace {
 
@@ -22,7 +24,8 @@ std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
 }
 
 result<frame> decode_unaligned(std::span<const std::byte> header, const limits& bounds) {
-  if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) == 0)
+  if (is_short(header) ||
+      reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) == 0)
     return decode(header, bounds);
   const std::vector<std::byte> aligned(header.begin(), header.end());
   return decode(aligned, bounds);

@@ -14,9 +14,9 @@ namespace troupe::messages::wire {
 //   the
 //             connection itself carries everything. The first sealed message of each side: with it
 //             a connection is up.
-//   frame     Data: the Cap'n Proto header, then a `loan` for each tensor that is lent, then the
-//             bytes of each tensor of at most `inline_max` bytes, in the order of the tensors,
-//             without padding.
+//   frame     Data: the frame's header (codec.hpp), then a `loan` for each tensor that is lent,
+//             then the bytes of each tensor of at most `inline_max` bytes, in the order of the
+//             tensors, without padding.
 //   bundle    Data: of several small frames of one lane with consecutive numbers, one after
 //             another, a `bundle_entry` and what would be the data of `frame`. A sender makes one
 //             of what waits when it comes to send; nothing waits for a bundle to fill.
@@ -35,7 +35,7 @@ namespace troupe::messages::wire {
 //
 // Through the door, all but the handshake is encrypted and authenticated (records.hpp). Besides,
 // each header ends with a seal: the number of the session and a MAC, under this direction's key of
-// the session, over the header and the Cap'n Proto header with the loans, the whole data of a
+// the session, over the header and the frame's own header with the loans, the whole data of a
 // bundle or of returns, or the farewell's text. Where UCX carries them, the bytes of other tensors
 // are not covered. The MAC is SipHash-2-4 with 128 bits: its keys live as long as one connection,
 // and a forger has one guess, for a wrong MAC ends the connection (docs/security.md says what was
@@ -108,12 +108,12 @@ struct frame_prefix {
   std::uint8_t id = frame_id;  ///< So that no prefix passes for one of another message.
   std::uint8_t lane = 0;
   std::uint16_t loans = 0;
-  std::uint32_t header_bytes = 0;  ///< Of the Cap'n Proto header.
+  std::uint32_t header_bytes = 0;  ///< Of the frame's own header.
   std::uint64_t sequence = 0;
   std::uint32_t inline_max = 0;    ///< Tensors of at most this size are in the data.
   std::uint32_t inline_bytes = 0;  ///< Of all those tensors.
   std::uint64_t chunk_bytes = 0;   ///< Of each chunk but a tensor's last.
-  prefix_seal seal = {};           ///< Also over the Cap'n Proto header and the loans.
+  prefix_seal seal = {};           ///< Also over the frame's own header and the loans.
 };
 static_assert(sizeof(frame_prefix) == 56);
 
