@@ -20,8 +20,10 @@ namespace troupe::actors {
 
 /// The outstanding requests, by number, and the thread that watches their deadlines. A number
 /// consists of a slot and how often it was used, so that a late answer finds nothing. Taking a
-/// request out is one compare-and-swap, and whoever succeeds settles it. Deadlines are stored in
-/// the slots: the watching thread sleeps until the earliest, then scans all slots, at most once a
+/// request out is one compare-and-swap, and whoever succeeds settles it; another puts the slot on a
+/// list, which a sender takes over whole when it has no free slot left. So those who bring answers
+/// take no lock, and share no cache line with senders for each of them. Deadlines are stored in the
+/// slots: the watching thread sleeps until the earliest, then scans all slots, at most once a
 /// millisecond. A resource; safe from any thread.
 template <class T>
 class request_table {
@@ -74,8 +76,7 @@ class request_table {
     auto& at = slot_at(index);
     if (!at.use.compare_exchange_strong(use, 0, std::memory_order_acq_rel)) return nullptr;
     T* const item = at.item.load(std::memory_order_relaxed);
-    const std::scoped_lock lock(free_mutex_);
-    free_.push_back(index);
+    give_back(at, index);
     return item;
   }
 
@@ -113,9 +114,11 @@ class request_table {
     return clock::time_point(clock::duration(slot_at(index).deadline.load()));
   }
 
+  /// Too many rather than too few, where others put and take meanwhile.
   [[nodiscard]] std::size_t outstanding() const {
-    const std::scoped_lock lock(free_mutex_);
-    return used_.load(std::memory_order_relaxed) - free_.size();
+    // What was taken is read first: what was put cannot be less then.
+    const auto taken = static_cast<std::uint32_t>(returned_.load(std::memory_order_seq_cst) >> 32U);
+    return put_.load(std::memory_order_seq_cst) - taken;
   }
 
  private:
@@ -126,13 +129,14 @@ class request_table {
   static constexpr std::uint32_t none = ~std::uint32_t{0};
   static constexpr auto coarseness = std::chrono::milliseconds(1);
 
-  struct slot {
+  struct alignas(64) slot {
     std::atomic<std::uint64_t> use = 0;  // 0: free
     std::atomic<T*> item = nullptr;
     std::atomic<tag> of = 0;
     std::atomic<tag> owner = 0;
     std::atomic<clock::rep> deadline = 0;
-    std::uint64_t uses = 0;  // of who got the slot last
+    std::uint64_t uses = 0;     // of who got the slot last
+    std::uint32_t next = none;  // while it is free: the one behind it in its list
   };
   using chunk = std::array<slot, chunk_slots>;
 
@@ -143,11 +147,17 @@ class request_table {
 
   std::uint32_t free_slot() {
     const std::scoped_lock lock(free_mutex_);
-    if (!free_.empty()) {
-      const auto index = free_.back();
-      free_.pop_back();
-      return index;
-    }
+    if (free_ == none) free_ = take_returned();
+    const auto index = free_ == none ? new_slot() : free_;
+    if (index == none) return none;
+    free_ = slot_at(index).next;
+    // Before the request is in its slot, and in one order with that: see `outstanding`, `put`.
+    put_.store(put_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+    return index;
+  }
+
+  /// A slot that nobody had before, with nothing behind it; none: there are no more.
+  std::uint32_t new_slot() {
     const auto index = used_.load(std::memory_order_relaxed);
     if (index == slots) return none;
     if (index % chunk_slots == 0) {
@@ -156,6 +166,26 @@ class request_table {
     }
     used_.store(index + 1, std::memory_order_release);
     return index;
+  }
+
+  void give_back(slot& at, std::uint32_t index) {
+    auto before = returned_.load(std::memory_order_relaxed);
+    std::uint64_t after = 0;
+    do {
+      at.next = static_cast<std::uint32_t>(before);
+      after = ((before >> 32U) + 1) << 32U | index;
+    } while (!returned_.compare_exchange_weak(before, after, std::memory_order_seq_cst,
+                                              std::memory_order_relaxed));
+  }
+
+  /// The first slot of those that came back, which are the caller's now; none: there are none.
+  std::uint32_t take_returned() {
+    auto before = returned_.load(std::memory_order_relaxed);
+    while (static_cast<std::uint32_t>(before) != none &&
+           !returned_.compare_exchange_weak(before, before | none, std::memory_order_seq_cst,
+                                            std::memory_order_relaxed)) {
+    }
+    return static_cast<std::uint32_t>(before);
   }
 
   template <class Visit>
@@ -216,15 +246,23 @@ class request_table {
 
   const std::function<void(T*)> expired_;
   std::array<std::atomic<chunk*>, slots / chunk_slots> chunks_{};
-  std::atomic<std::uint32_t> used_ = 0;  // slots that were ever handed out
-  mutable std::mutex free_mutex_;
-  std::vector<std::uint32_t> free_;
-  std::vector<std::unique_ptr<chunk>> owned_;
 
-  std::mutex expiring_;  // held while the watch takes out what is due
+  // Senders' alone:
+  alignas(64) std::mutex free_mutex_;  // guards the next three
+  std::uint32_t free_ = none;          // the first free slot
+  std::vector<std::unique_ptr<chunk>> owned_;
+  std::atomic<std::uint32_t> put_ = 0;  // requests that were ever put in, modulo 2^32
+
+  // Written by those who take requests out: the first of the slots that came back in the lower
+  // half, how many ever did, modulo 2^32, in the upper one.
+  alignas(64) std::atomic<std::uint64_t> returned_ = none;
+
+  // Read by all and rarely written:
+  alignas(64) std::atomic<std::uint32_t> used_ = 0;  // slots that were ever handed out
   std::atomic<clock::rep> earliest_ = never;
   std::atomic<std::uint32_t> bell_ = 0;
   std::atomic<bool> stopping_ = false;
+  std::mutex expiring_;  // held while the watch takes out what is due
   std::thread watch_;
 };
 

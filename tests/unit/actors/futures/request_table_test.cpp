@@ -103,6 +103,30 @@ TEST_CASE("all requests of one tag are taken at once") {
   for (std::size_t i = 0; i < items.size(); ++i) REQUIRE(items[i].taken == (i % 2 == 1 ? 1 : 10));
 }
 
+TEST_CASE("slots that answers give back are used again, each by one request at a time") {
+  constexpr std::size_t senders = 2;
+  table requests([](item*) {});
+  std::vector<item> items(senders * 20'000);
+  std::vector<std::atomic<std::uint64_t>> numbers(items.size());
+  const auto send = [&](std::size_t first) {
+    for (std::size_t i = first; i < items.size(); i += senders) {
+      numbers[i] = requests.put(&items[i], 1, never);
+      numbers[i].notify_one();
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < senders; ++i) threads.emplace_back(send, i);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    numbers[i].wait(0);
+    wrong += requests.take(numbers[i]) != &items[i];
+    wrong += requests.take(numbers[i]) != nullptr;
+  }
+  threads.clear();
+  CHECK(wrong == 0);
+  CHECK(requests.outstanding() == 0);
+}
+
 TEST_CASE("answers, deadlines and ends race for each request, and one wins") {
   constexpr int rounds = 20'000;
   std::atomic<int> left = rounds;
