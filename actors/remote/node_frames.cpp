@@ -116,8 +116,23 @@ void node::received(correspondent& from, const frame& in) {
   }
 }
 
+/// The actor of this node that others reach under that id; null: there is none (any more). The
+/// registry is asked once for each: it would count one reference more for every message, next to
+/// those that the actor's own thread counts.
+const caf::strong_actor_ptr& node::target_of(caf::actor_id id) {
+  if (const auto known = targets_.find(id); known != targets_.end()) return known->second;
+  auto found = system_.registry().get<caf::strong_actor_ptr>(id);
+  static const caf::strong_actor_ptr nobody;
+  if (!found) return nobody;
+  const auto& target = targets_.emplace(id, std::move(found)).first->second;
+  target->get()->attach_functor([this, id, open = open_](const caf::error&) {
+    if (const auto inside = open->enter()) link_->post([this, id] { targets_.erase(id); });
+  });
+  return target;
+}
+
 void node::deliver(correspondent& from, const frame& in) {
-  const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
+  const auto& target = target_of(in.target);
   if (!target)
     return refuse(from.name, in,
                   {errc::unknown_target, "there is no actor " + std::to_string(in.target) +
