@@ -2,10 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace troupe::messages {
+namespace {
+
+/// Frames in a full bundle, if they are small requests.
+constexpr std::size_t usual_most = wire::most_bundle_bytes / 64;
+
+}  // namespace
 
 bool bundle::takes(const outbox::piece& next) const {
   if (!next.head || next.bytes > most_of_frame) return false;
@@ -16,6 +23,7 @@ bool bundle::takes(const outbox::piece& next) const {
 }
 
 void bundle::add(outbox::piece next) {
+  if (pieces_.size() == 1) pieces_.reserve(usual_most);  // it is not one that goes alone
   bytes_ += sizeof(wire::bundle_entry) + next.bytes;
   pieces_.push_back(std::move(next));
 }
@@ -50,6 +58,8 @@ std::vector<outbox::piece> bundle::take() {
 result<std::vector<bundled_frame>> unbundle(const wire::bundle_prefix& prefix,
                                             std::span<const std::byte> data) {
   std::vector<bundled_frame> out;
+  constexpr std::size_t least_of_frame = sizeof(wire::bundle_entry) + sizeof(std::uint64_t);
+  out.reserve(std::min<std::size_t>(prefix.frames, data.size() / least_of_frame));
   while (!data.empty()) {
     wire::bundle_entry entry;
     if (data.size() < sizeof(entry)) return fail(errc::bad_frame, "a bundle ends within an entry");

@@ -21,6 +21,8 @@ std::uint32_t inline_threshold(const std::vector<wire_tensor>& tensors, std::uin
 
 constexpr std::size_t most_loans = std::numeric_limits<std::uint16_t>::max();
 
+const std::shared_ptr<outgoing> incomplete = nullptr;
+
 }  // namespace
 
 result<std::shared_ptr<outgoing>> cut(frame message, const limits& bounds,
@@ -126,10 +128,10 @@ void outbox::finish_if_issued(lane_queue& queue) {
   queue.offset = 0;
 }
 
-std::shared_ptr<outgoing> outbox::completed(const piece& sent) {
+const std::shared_ptr<outgoing>& outbox::completed(const piece& sent) {
   in_flight_ -= sent.bytes;
   --sent.frame->open_pieces;
-  if (sent.frame->open_pieces > 0 || !sent.frame->all_issued) return nullptr;
+  if (sent.frame->open_pieces > 0 || !sent.frame->all_issued) return incomplete;
   lanes_[sent.frame->prefix.lane].issued.remove(sent.frame->prefix.sequence);
   return sent.frame;
 }

@@ -65,8 +65,8 @@ class outbox {
   /// The next piece, if one may go now. Call `completed` once for each, when it is done.
   std::optional<piece> next();
 
-  /// Returns the frame if this was its last piece: it is complete.
-  std::shared_ptr<outgoing> completed(const piece& sent);
+  /// Returns the piece's frame if this was its last piece, so that it is complete; else null.
+  const std::shared_ptr<outgoing>& completed(const piece& sent);
 
   /// Takes all frames that are not complete, in the order they were pushed within a lane.
   std::vector<std::shared_ptr<outgoing>> take_all();

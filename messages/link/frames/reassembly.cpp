@@ -27,6 +27,12 @@ result<frame> decode_unaligned(std::span<const std::byte> header, const limits& 
   if (is_short(header) ||
       reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) == 0)
     return decode(header, bounds);
+  constexpr std::size_t most_on_stack = 1024;  // frames of bundles are no larger
+  if (header.size() <= most_on_stack) {
+    alignas(std::uint64_t) std::array<std::byte, most_on_stack> copy;
+    std::memcpy(copy.data(), header.data(), header.size());
+    return decode(std::span(copy).first(header.size()), bounds);
+  }
   const std::vector<std::byte> aligned(header.begin(), header.end());
   return decode(aligned, bounds);
 }

@@ -57,14 +57,14 @@ void connection::sent(sending& what, bool delivered) {
 }
 
 void connection::piece_sent(const outbox::piece& piece) {
-  const std::shared_ptr<outgoing> frame = outbox_.completed(piece);
+  const std::shared_ptr<outgoing>& frame = outbox_.completed(piece);
   if (!frame) return;
   auto& counters = shared_.counters;
   counters.take_in_flight(frame->tensor_bytes);
   link_counters::add(counters.bytes_sent, frame->all_bytes);
   link_counters::add(counters.bytes_lent, frame->lent_bytes);
   link_counters::add(counters.frames_sent, 1);
-  shared_.events.completed(std::exchange(frame->done, nullptr), {});
+  if (frame->done) shared_.events.completed(std::exchange(frame->done, nullptr), {});
 }
 
 void connection::say_handshake(const wire::handshake_message& message) {

@@ -62,8 +62,8 @@ class event_queue {
   explicit event_queue(link_events events) : events_(std::move(events)) {}
 
   void up(peer_id peer) { waiting_.emplace_back(up_event{peer}); }
-  void arrived(peer_id peer, frame message) {
-    waiting_.emplace_back(frame_event{peer, std::move(message)});
+  void arrived(peer_id peer, frame&& message) {
+    waiting_.emplace_back(std::in_place_type<frame_event>, peer, std::move(message));
   }
   void down(peer_id peer, error why) { waiting_.emplace_back(down_event{peer, std::move(why)}); }
   void refused(error why) { waiting_.emplace_back(refused_event{std::move(why)}); }
@@ -89,6 +89,7 @@ class event_queue {
     peer_id peer;
   };
   struct frame_event {
+    frame_event(peer_id from, frame&& what) : peer(from), message(std::move(what)) {}
     peer_id peer;
     frame message;
   };
