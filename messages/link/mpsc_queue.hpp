@@ -22,7 +22,7 @@ class mpsc_queue {
 
   /// From any thread. Sequentially consistent with `empty`, so that a consumer that announces its
   /// sleep and then finds the queue empty cannot miss a push.
-  void push(T item) {
+  void push(T&& item) {
     node* const added = new node{.item = std::move(item)};
     node* const before = newest_.exchange(added, std::memory_order_seq_cst);
     before->next.store(added, std::memory_order_release);
@@ -45,8 +45,9 @@ class mpsc_queue {
     std::optional<T> item = std::nullopt;
   };
 
-  std::atomic<node*> newest_;
-  node* oldest_;  // already consumed; its successors hold the items
+  // On cache lines of their own: the consumer's steps must not take the producers' end from them.
+  alignas(64) std::atomic<node*> newest_;
+  alignas(64) node* oldest_;  // already consumed; its successors hold the items
 };
 
 }  // namespace troupe::messages

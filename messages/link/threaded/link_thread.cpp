@@ -175,7 +175,7 @@ class threaded_link final : public link {
                 fmt::format("{} is no loopback address, and this link is bound to those", text));
   }
 
-  void push(command what) {
+  void push(command&& what) {
     commands_.push(std::move(what));
     // Pairs with `sleep`: either we see that it sleeps, or it sees what we pushed.
     if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) wake();
@@ -307,11 +307,11 @@ class threaded_link final : public link {
       });
   link_counters counters_;
   mpsc_queue<command> commands_;
-  std::atomic<bool> sleeping_ = false;
+  alignas(64) std::atomic<bool> sleeping_ = false;
   std::atomic<bool> stop_ = false;
 
-  // The owner thread's:
-  std::unique_ptr<engine> engine_;
+  // The owner thread's, which it writes at every turn, while senders look whether it sleeps:
+  alignas(64) std::unique_ptr<engine> engine_;
   clock::time_point no_spin_until_;
   clock::duration pause_ = 10ms;  // of polling, the next time the core is taken
   bool door_news_ = true;         // a socket may be ready
