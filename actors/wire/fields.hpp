@@ -73,6 +73,7 @@ class field_writer {
 
   template <class... Ts>
   void operator()(const Ts&... members) {
+    if (out_.empty()) out_.reserve(sizeof...(members));  // most messages list all at once
     (out_.push_back(to_value(members)), ...);
   }
 
