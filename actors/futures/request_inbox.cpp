@@ -20,6 +20,7 @@ class relayed final : public unanswered {
   void answered(caf::mailbox_element& answer) noexcept override {
     pass_on(std::move(answer.sender), answer.move_content_to_message());
   }
+  void answered(caf::message answer) noexcept override { pass_on(nullptr, std::move(answer)); }
   void failed(const error& why) noexcept override {
     pass_on(nullptr, caf::make_message(to_caf(why)));
   }
@@ -64,6 +65,12 @@ void request_inbox::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*)
   if (!what->mid.is_response()) return;  // nobody asks a requester anything
   if (auto* const request = table_.take(what->mid.request_id().integer_value()))
     request->answered(*what);
+}
+
+void request_inbox::answer(caf::message_id number, caf::message content) {
+  if (!number.is_response()) return;
+  if (auto* const request = table_.take(number.request_id().integer_value()))
+    request->answered(std::move(content));
 }
 
 caf::message_id request_inbox::relay(const caf::strong_actor_ptr& sender, caf::message_id mid,

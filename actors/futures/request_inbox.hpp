@@ -3,6 +3,8 @@
 #include <caf/actor_config.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/mailbox_element.hpp>
+#include <caf/message.hpp>
+#include <caf/message_id.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/node_id.hpp>
 #include <chrono>
@@ -19,6 +21,8 @@ namespace troupe::actors {
 class unanswered {
  public:
   virtual void answered(caf::mailbox_element& answer) noexcept = 0;
+  /// By an actor of another process, who is not told apart.
+  virtual void answered(caf::message answer) noexcept = 0;
   /// `why` is completed with what was asked of whom.
   virtual void failed(const error& why) noexcept = 0;
 
@@ -51,6 +55,10 @@ class request_inbox final : public caf::monitorable_actor {
     if (const auto number = put(request, whose, target, deadline))
       target.enqueue(make(number), nullptr);
   }
+
+  /// An answer from another process to a requester's request, without an element of a mailbox that
+  /// nothing is kept in.
+  void answer(caf::message_id number, caf::message content);
 
   /// Records a request of an actor, whose answer is to be passed on to it as the answer to `mid`.
   /// Returns the id under which the target is to be asked; if the request has failed already, an id

@@ -4,6 +4,8 @@
 #include <caf/actor_system.hpp>
 #include <caf/error.hpp>
 #include <caf/mailbox_element.hpp>
+#include <caf/message.hpp>
+#include <caf/type_erased_tuple.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -76,18 +78,12 @@ class requester::open_request final : public future_state<T>, public unanswered 
       : asked_(std::move(asked)), names_(std::move(names)) {}
 
   void answered(caf::mailbox_element& answer) noexcept override {
-    auto& content = answer.content();
-    if (!content.empty() && content.template match_elements<caf::error>()) {
-      const auto& why = content.template get_as<caf::error>(0);
-      is_own(why) ? void(this->settle_error(from_caf(why))) : explain_and_settle(from_caf(why));
-    } else if constexpr (std::is_void_v<T>) {
-      this->settle({});
-    } else if (content.template match_elements<T>()) {
-      this->settle(content.template move_if_unshared<T>(0));
-    } else {
-      explain_and_settle({errc::unknown_message,
-                          "was answered with " + content.stringify() + ", which has another type"});
-    }
+    settle_with(answer.content());
+    this->release();
+  }
+
+  void answered(caf::message answer) noexcept override {
+    settle_with(answer);
     this->release();
   }
 
@@ -97,6 +93,20 @@ class requester::open_request final : public future_state<T>, public unanswered 
   }
 
  private:
+  void settle_with(caf::type_erased_tuple& content) {
+    if (!content.empty() && content.match_elements<caf::error>()) {
+      const auto& why = content.get_as<caf::error>(0);
+      is_own(why) ? void(this->settle_error(from_caf(why))) : explain_and_settle(from_caf(why));
+    } else if constexpr (std::is_void_v<T>) {
+      this->settle({});
+    } else if (content.match_elements<T>()) {
+      this->settle(content.move_if_unshared<T>(0));
+    } else {
+      explain_and_settle({errc::unknown_message,
+                          "was answered with " + content.stringify() + ", which has another type"});
+    }
+  }
+
   void explain_and_settle(const error& why) {
     if (this->ready()) return;
     const auto node = *names_ && asked_.node ? (*names_)(asked_.node) : std::string();

@@ -147,10 +147,12 @@ void node::deliver(correspondent& from, const frame& in) {
 }
 
 void node::deliver_response(correspondent& from, const frame& in) {
-  auto content = types_.decode(in, *this);
-  const bool relayed = in.target != inbox_->id();  // so there is an actor to be told who answers
-  enqueue(inbox_, relayed ? handle_of(from, in.sender) : nullptr, caf::message_id{in.request_id},
-          content ? std::move(*content) : caf::make_message(to_caf(content.error())));
+  auto decoded = types_.decode(in, *this);
+  auto content = decoded ? std::move(*decoded) : caf::make_message(to_caf(decoded.error()));
+  const caf::message_id number{in.request_id};
+  if (in.target == inbox_->id()) return requests().answer(number, std::move(content));
+  // It is relayed, so there is an actor to be told who answers.
+  enqueue(inbox_, handle_of(from, in.sender), number, std::move(content));
 }
 
 void node::refuse(const std::string& from, const frame& in, const error& why) {
