@@ -90,13 +90,13 @@ void node::say_goodbye() {
 messages::link_events node::link_events() {
   return {
       .on_peer_up = [this](peer_id peer) { step([&](auto& core) { return core.peer_up(peer); }); },
-      .on_frame = [this](peer_id peer, frame in) { arrived(peer, std::move(in)); },
+      .on_frame = [this](peer_id peer, frame&& in) { arrived(peer, std::move(in)); },
       .on_peer_down = [this](peer_id peer, const error& why) { peer_left(peer, why); },
       .on_refused = settings_.on_refused,
   };
 }
 
-void node::arrived(peer_id peer, frame in) {
+void node::arrived(peer_id peer, frame&& in) {
   const auto known = greeted_.find(peer.value);
   const bool between_actors = in.kind == frame_kind::message || in.kind == frame_kind::request ||
                               (in.kind == frame_kind::response && in.target != 0);

@@ -177,7 +177,7 @@ class node final : public actor_directory,
   void say_who_holds_the_link();  // at each tick, on the ticker's
 
   // Frames from other nodes, by kind. On the link's thread.
-  void arrived(peer_id peer, messages::frame in);
+  void arrived(peer_id peer, messages::frame&& in);
   void peer_left(peer_id peer, const error& why);
   [[nodiscard]] correspondent& correspondent_of(const std::string& name);
   [[nodiscard]] caf::strong_actor_ptr handle_of(correspondent& at, caf::actor_id actor);

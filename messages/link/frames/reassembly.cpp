@@ -45,25 +45,25 @@ result<void> reassembly::add_head(const wire::frame_prefix& prefix,
   if (!state) return tl::unexpected(state.error());
   if ((*state)->partials.contains(prefix.sequence))
     return again(fmt::format("frame {} came twice", prefix.sequence));
-  result<partial> opened = open(prefix, data);
-  if (!opened) return tl::unexpected(std::move(opened.error()));
-  if (prefix.sequence == (*state)->next && opened->chunks_left == 0) {
-    ready_.push_back(std::move(opened->message));
+  partial opened;
+  if (auto whole = open(prefix, data, opened); !whole) return whole;
+  if (prefix.sequence == (*state)->next && opened.chunks_left == 0) {
+    ready_.push_back(std::move(opened.message));
     ++(*state)->next;
   } else {
     if (held_bytes_ + data.size() > bounds_.held_bytes)
       return refuse(fmt::format("{} bytes of frames wait for others, limit held_bytes is {}",
                                 held_bytes_ + data.size(), bounds_.held_bytes));
-    opened->head_bytes = data.size();
+    opened.head_bytes = data.size();
     held_bytes_ += data.size();
-    (*state)->partials.emplace(prefix.sequence, std::move(*opened));
+    (*state)->partials.emplace(prefix.sequence, std::move(opened));
   }
   release(**state);
   return {};
 }
 
-result<reassembly::partial> reassembly::open(const wire::frame_prefix& prefix,
-                                             std::span<const std::byte> data) {
+result<void> reassembly::open(const wire::frame_prefix& prefix, std::span<const std::byte> data,
+                              partial& opened) {
   const std::size_t loan_bytes = prefix.loans * sizeof(wire::loan);
   if (std::uint64_t{prefix.header_bytes} + loan_bytes + prefix.inline_bytes != data.size())
     return refuse(fmt::format("a frame of {} + {} + {} bytes came with {}", prefix.header_bytes,
@@ -85,10 +85,9 @@ result<reassembly::partial> reassembly::open(const wire::frame_prefix& prefix,
   fill_inline(*message, prefix.inline_max, data.subspan(loan_bytes));
   if (auto lent = fill_lent(*message, prefix.inline_max, data.first(loan_bytes)); !lent)
     return tl::unexpected(std::move(lent.error()));
-  partial opened{std::move(*message), prefix.chunk_bytes, 0, 0, 0, {}};
-  if (auto planned = plan_chunks(opened, prefix.inline_max); !planned)
-    return tl::unexpected(std::move(planned.error()));
-  return opened;
+  opened.message = std::move(*message);
+  opened.chunk_bytes = prefix.chunk_bytes;
+  return plan_chunks(opened, prefix.inline_max);
 }
 
 void reassembly::fill_inline(frame& message, std::uint32_t inline_max,
