@@ -90,10 +90,33 @@ std::uint64_t request_inbox::put(unanswered& request, owner whose, caf::abstract
   return number;
 }
 
+request_inbox::owner request_inbox::enlist(node_names names) {
+  const std::scoped_lock lock(names_mutex_);
+  names_.emplace(++last_owner_, std::move(names));
+  return last_owner_;
+}
+
 void request_inbox::give_up(owner whose) {
   table_.take_owned(whose, [](unanswered* open) {
     open->failed({errc::cancelled, "was given up: its requester has ended"});
   });
+  const std::scoped_lock lock(names_mutex_);
+  names_.erase(whose);
+}
+
+std::string request_inbox::name_of(owner whose, const caf::node_id& node) const {
+  const std::scoped_lock lock(names_mutex_);
+  const auto names = names_.find(whose);
+  return names != names_.end() && names->second && node ? names->second(node) : std::string();
+}
+
+const caf::node_id& request_inbox::kept(const caf::node_id& node) {
+  const auto* const last = last_kept_.load(std::memory_order_acquire);
+  if (last != nullptr && *last == node) return *last;
+  const std::scoped_lock lock(names_mutex_);
+  const auto& found = *node_ids_.insert(node).first;
+  last_kept_.store(&found, std::memory_order_release);
+  return found;
 }
 
 std::uint64_t request_inbox::time_left_us(caf::message_id number) const {

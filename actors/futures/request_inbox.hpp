@@ -7,14 +7,23 @@
 #include <caf/message_id.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/node_id.hpp>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
 
 #include "actors/futures/request_table.hpp"
 #include "actors/futures/watched_targets.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::actors {
+
+/// Returns the name of a remote actor's node for errors; normally `node::name_of`.
+using node_names = std::function<std::string(const caf::node_id&)>;
 
 /// An outstanding request. The table owns a reference to it, which the only call of `answered` or
 /// `failed` takes over.
@@ -48,6 +57,9 @@ class request_inbox final : public caf::monitorable_actor {
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
 
+  /// Enters a requester, until `give_up`.
+  [[nodiscard]] owner enlist(node_names names);
+
   /// Sends `what` to `target`; `make` builds the message once its number is known.
   template <class Make>
   void send(unanswered& request, owner whose, caf::abstract_actor& target,
@@ -67,8 +79,16 @@ class request_inbox final : public caf::monitorable_actor {
                                       caf::abstract_actor& target);
 
   /// Fails the outstanding requests of that owner with errc::cancelled. After it returns, no
-  /// deadline settles a request of the owner any more.
+  /// deadline settles a request of the owner any more, and its names are not asked.
   void give_up(owner whose);
+
+  /// A node's name in the words of that owner; empty if it has none, or has been given up.
+  [[nodiscard]] std::string name_of(owner whose, const caf::node_id& node) const;
+
+  /// The same id, at an address that stays as long as the inbox: what requests keep in place of a
+  /// reference, which sender and answerer would count on the same cache line. Never forgotten, as
+  /// nodes are not.
+  [[nodiscard]] const caf::node_id& kept(const caf::node_id& node);
 
   /// How much longer a request's sender waits, at least a microsecond; 0 if it does not.
   [[nodiscard]] std::uint64_t time_left_us(caf::message_id number) const;
@@ -84,6 +104,12 @@ class request_inbox final : public caf::monitorable_actor {
                     clock::time_point deadline);
   void watch(caf::abstract_actor& target);
   void ended(table::tag target, const caf::error& reason);
+
+  mutable std::mutex names_mutex_;
+  owner last_owner_ = 0;
+  std::map<owner, node_names> names_;
+  std::set<caf::node_id> node_ids_;
+  std::atomic<const caf::node_id*> last_kept_ = nullptr;  // of node_ids_, to be found without lock
 
   watched_targets watched_;
   table table_;

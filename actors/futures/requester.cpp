@@ -3,6 +3,8 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
+#include <memory>
+#include <utility>
 
 namespace troupe::actors {
 namespace {
@@ -21,11 +23,10 @@ std::string plain_name(const std::type_info& type) {
 }  // namespace
 
 requester::requester(caf::actor_system& system, node_names names)
-    : names_(std::make_shared<const node_names>(std::move(names))),
-      inbox_(request_inbox::of(system)) {}
+    : inbox_(request_inbox::of(system)), owner_(inbox().enlist(std::move(names))) {}
 
 requester::~requester() {
-  static_cast<request_inbox*>(inbox_->get())->give_up(owner());
+  inbox().give_up(owner_);
 }
 
 error requester::explain(const error& why, const question& asked, const std::string& node) {

@@ -7,8 +7,6 @@
 #include <caf/message.hpp>
 #include <caf/type_erased_tuple.hpp>
 #include <chrono>
-#include <functional>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -19,9 +17,6 @@
 #include "actors/futures/request_inbox.hpp"
 
 namespace troupe::actors {
-
-/// Returns the name of a remote actor's node for errors; normally `node::name_of`.
-using node_names = std::function<std::string(const caf::node_id&)>;
 
 /// Sends requests to actors of this and other processes and returns futures for their answers. The
 /// requesters of an actor system share one table of requests, so that another one costs next to
@@ -56,26 +51,26 @@ class requester {
 
   struct question {  // for error texts
     caf::actor_id target;
-    caf::node_id node;
+    const caf::node_id* node;  // kept by the inbox
     const std::type_info* message;
   };
-  [[nodiscard]] request_inbox::owner owner() const {
-    return reinterpret_cast<request_inbox::owner>(this);
+  [[nodiscard]] request_inbox& inbox() const {
+    return static_cast<request_inbox&>(*inbox_->get());
   }
   [[nodiscard]] static error explain(const error& why, const question& asked,
                                      const std::string& node);
 
-  /// Shared with open requests, whose errors may come when the requester has gone.
-  const std::shared_ptr<const node_names> names_;
   const caf::strong_actor_ptr inbox_;
+  const request_inbox::owner owner_;
 };
 
 /// A future's state and what the table knows of its request: one allocation.
 template <class T>
 class requester::open_request final : public future_state<T>, public unanswered {
  public:
-  open_request(question asked, std::shared_ptr<const node_names> names)
-      : asked_(std::move(asked)), names_(std::move(names)) {}
+  /// The inbox outlives it: it is in the inbox's table, or in the hands of who takes it from there.
+  open_request(const question& asked, const request_inbox& inbox, request_inbox::owner whose)
+      : asked_(asked), inbox_(inbox), whose_(whose) {}
 
   void answered(caf::mailbox_element& answer) noexcept override {
     settle_with(answer.content());
@@ -109,12 +104,12 @@ class requester::open_request final : public future_state<T>, public unanswered 
 
   void explain_and_settle(const error& why) {
     if (this->ready()) return;
-    const auto node = *names_ && asked_.node ? (*names_)(asked_.node) : std::string();
-    this->settle_error(explain(why, asked_, node));
+    this->settle_error(explain(why, asked_, inbox_.name_of(whose_, *asked_.node)));
   }
 
   const question asked_;
-  const std::shared_ptr<const node_names> names_;
+  const request_inbox& inbox_;
+  const request_inbox::owner whose_;
 };
 
 template <class T, class Handle, class Message>
@@ -123,17 +118,18 @@ future<T> requester::request(const Handle& target, Message message,
   if (!target)
     return settled_future<T>(fail(errc::unknown_target, "a request was given no actor to go to"));
   auto* const to = caf::actor_cast<caf::abstract_actor*>(target);
-  auto* const inbox = static_cast<request_inbox*>(inbox_->get());
-  auto* const state = new open_request<T>({to->id(), to->node(), &typeid(Message)}, names_);
+  auto& all = inbox();
+  const question asked{to->id(), &all.kept(to->ctrl()->node()), &typeid(Message)};
+  auto* const state = new open_request<T>(asked, all, owner_);
   future<T> handle(reference<future_state<T>>::share(*state));
   const auto now = request_inbox::clock::now();
   const auto longest = request_inbox::clock::time_point::max() - now;
-  inbox->send(*state, owner(), *to,
-              deadline < longest ? now + deadline : request_inbox::clock::time_point::max(),
-              [&](std::uint64_t number) {
-                return caf::make_mailbox_element(inbox_, caf::make_message_id(number), {},
-                                                 std::move(message));
-              });
+  all.send(*state, owner_, *to,
+           deadline < longest ? now + deadline : request_inbox::clock::time_point::max(),
+           [&](std::uint64_t number) {
+             return caf::make_mailbox_element(inbox_, caf::make_message_id(number), {},
+                                              std::move(message));
+           });
   return handle;
 }
 
