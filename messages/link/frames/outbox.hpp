@@ -72,6 +72,10 @@ class outbox {
   std::vector<std::shared_ptr<outgoing>> take_all();
 
   [[nodiscard]] bool idle() const;
+  /// Whether a frame is here of which not all has been handed out.
+  [[nodiscard]] bool has_waiting() const {
+    return !lanes_[0].waiting.empty() || !lanes_[1].waiting.empty();
+  }
 
   /// Frames numbered so far on a lane.
   [[nodiscard]] std::uint64_t frames(lane on) const {

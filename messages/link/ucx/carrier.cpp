@@ -225,12 +225,12 @@ void ucx_carrier::post(sending& what, unsigned flags) {
   what.with = this;
   const ucp_request_param_t params = send_params(flags, &ucx_carrier::on_sent, &what);
   const auto header = what.head();
-  posted_.insert(&what);  // it may be told of from within
+  posting_ = &what;  // it may be told of from within
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
                                                    what.data.data(), what.data.size(), &params);
-  if (UCS_PTR_IS_PTR(request)) return;
-  posted_.erase(&what);
-  finish_send(what, UCS_PTR_RAW_STATUS(request));
+  if (std::exchange(posting_, nullptr) == nullptr) return;  // it was
+  if (!UCS_PTR_IS_PTR(request)) return finish_send(what, UCS_PTR_RAW_STATUS(request));
+  posted_.insert(&what);
 }
 
 void ucx_carrier::on_sent(void* request, ucs_status_t status, void* what) {
@@ -238,7 +238,10 @@ void ucx_carrier::on_sent(void* request, ucs_status_t status, void* what) {
   auto* const ended = static_cast<sending*>(what);
   auto* const self = static_cast<ucx_carrier*>(ended->with);
   if (self->is_ending_) return;
-  self->posted_.erase(ended);
+  if (self->posting_ == ended)
+    self->posting_ = nullptr;
+  else
+    self->posted_.erase(ended);
   self->finish_send(*ended, status);
 }
 

@@ -108,7 +108,8 @@ class ucx_carrier final : public door::door_carrier {
   bool failed_ = false;
   bool is_ending_ = false;  // callbacks only free what they are told of
 
-  std::unordered_set<sending*> posted_;       // with UCX
+  sending* posting_ = nullptr;                // is being given to UCX
+  std::unordered_set<sending*> posted_;       // UCX has not sent it yet
   std::map<std::uint64_t, sending*> placed_;  // chunks that the peer is to read, by ticket
   std::unordered_set<receiving*> receiving_;  // with UCX
   std::map<void*, std::unique_ptr<chunk_place>> places_;  // where chunks lie that we are to read

@@ -53,7 +53,8 @@ void connection::sent(sending& what, bool delivered) {
     for (const outbox::piece& piece : what.pieces) piece_sent(piece);
   }
   sends_.erase(what.self);
-  want_attention();
+  // Nothing else waits for a send to end, and most end before `pump` does.
+  if (state_ != state::up || outbox_.has_waiting()) want_attention();
 }
 
 void connection::piece_sent(const outbox::piece& piece) {
