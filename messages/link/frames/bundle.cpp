@@ -37,9 +37,9 @@ wire::bundle_prefix bundle::prefix() const {
   return out;
 }
 
-std::vector<std::byte> bundle::data() const {
-  std::vector<std::byte> out(bytes_);
-  std::byte* end = out.data();
+std::vector<std::byte> bundle::data(std::vector<std::byte> room) const {
+  room.resize(bytes_);
+  std::byte* end = room.data();
   for (const outbox::piece& piece : pieces_) {
     const wire::frame_prefix& prefix = piece.frame->prefix;
     const wire::bundle_entry entry{prefix.header_bytes, prefix.inline_bytes, prefix.inline_max};
@@ -47,12 +47,12 @@ std::vector<std::byte> bundle::data() const {
     std::memcpy(end + sizeof(entry), piece.data, piece.bytes);
     end += sizeof(entry) + piece.bytes;
   }
-  return out;
+  return room;
 }
 
-std::vector<outbox::piece> bundle::take() {
+std::vector<outbox::piece> bundle::take(std::vector<outbox::piece> room) {
   bytes_ = 0;
-  return std::exchange(pieces_, {});
+  return std::exchange(pieces_, std::move(room));
 }
 
 result<std::vector<bundled_frame>> unbundle(const wire::bundle_prefix& prefix,

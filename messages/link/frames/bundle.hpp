@@ -21,11 +21,12 @@ class bundle {
   void add(outbox::piece next);
 
   [[nodiscard]] std::size_t size() const { return pieces_.size(); }
-  /// The prefix, not sealed, of these frames as one message, and its data.
+  /// The prefix, not sealed, of these frames as one message, and its data, which takes the place of
+  /// what is in `room`.
   [[nodiscard]] wire::bundle_prefix prefix() const;
-  [[nodiscard]] std::vector<std::byte> data() const;
-  /// The pieces; the bundle is empty afterwards.
-  [[nodiscard]] std::vector<outbox::piece> take();
+  [[nodiscard]] std::vector<std::byte> data(std::vector<std::byte> room = {}) const;
+  /// The pieces; the bundle is empty afterwards and gathers the next ones in `room`, an empty list.
+  [[nodiscard]] std::vector<outbox::piece> take(std::vector<outbox::piece> room = {});
 
  private:
   std::vector<outbox::piece> pieces_;

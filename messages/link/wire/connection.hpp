@@ -160,6 +160,7 @@ class connection {
   void say_returns();
   void pump();
   void post_piece(outbox::piece piece);
+  void post_single(sending& what);
   void post_gathered();
   void piece_sent(const outbox::piece& piece);
   template <class Header, class Covered>
@@ -180,6 +181,7 @@ class connection {
   void turn_down(const error& why);
   void break_off(error why, std::atomic<std::uint64_t>& counter);
   sending& new_send();
+  void put_away(sending& what);
 
   /// Chunks that may wait to be received, more than an honest peer has in flight.
   static constexpr std::size_t most_held = 1 << 14;
@@ -223,6 +225,7 @@ class connection {
   bundle gathered_;  // empty but in `pump`
   reassembly reassembly_;
   std::list<sending> sends_;
+  std::list<sending> spare_;  // at most one that was sent, for the room that its lists have
   std::list<receiving> receives_;
   std::deque<held_chunk> held_;  // not yet received, or early
 };

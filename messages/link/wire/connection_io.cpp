@@ -29,9 +29,21 @@ std::size_t sealed_bytes(const wire::frame_prefix& prefix) {
 }  // namespace
 
 sending& connection::new_send() {
-  sending& what = sends_.emplace_front();
+  if (spare_.empty()) spare_.emplace_front();
+  sends_.splice(sends_.begin(), spare_);
+  sending& what = sends_.front();
   what.self = sends_.begin();
   return what;
+}
+
+void connection::put_away(sending& what) {
+  if (!spare_.empty()) return void(sends_.erase(what.self));
+  what.pieces.clear();
+  what.loans.clear();
+  what.data = {};
+  what.descriptor = -1;
+  what.with = nullptr;
+  spare_.splice(spare_.begin(), sends_, what.self);
 }
 
 template <class Header>
@@ -52,7 +64,7 @@ void connection::sent(sending& what, bool delivered) {
   if (delivered && is_sending()) {
     for (const outbox::piece& piece : what.pieces) piece_sent(piece);
   }
-  sends_.erase(what.self);
+  put_away(what);
   // Nothing else waits for a send to end, and most end before `pump` does.
   if (state_ != state::up || outbox_.has_waiting()) want_attention();
 }
@@ -152,18 +164,27 @@ void connection::pump() {
 
 void connection::post_gathered() {
   if (gathered_.size() == 0) return;
-  if (gathered_.size() == 1) return post_piece(std::move(gathered_.take().front()));
   sending& what = new_send();
-  what.header.bundle = gathered_.prefix();
-  what.bytes = gathered_.data();
-  what.data = what.bytes;
-  what.pieces = gathered_.take();
+  const bool is_single = gathered_.size() == 1;
+  if (!is_single) {
+    what.header.bundle = gathered_.prefix();
+    what.bytes = gathered_.data(std::move(what.bytes));
+    what.data = what.bytes;
+  }
+  what.pieces = gathered_.take(std::move(what.pieces));
+  if (is_single) return post_single(what);
   sign_and_post(what, wire::bundle_id, what.header.bundle, what.data);
 }
 
 void connection::post_piece(outbox::piece piece) {
   sending& what = new_send();
-  const outbox::piece& one = what.pieces.emplace_back(std::move(piece));
+  what.pieces.push_back(std::move(piece));
+  post_single(what);
+}
+
+/// Posts the one piece of a message.
+void connection::post_single(sending& what) {
+  const outbox::piece& one = what.pieces.front();
   what.data = {one.data, one.bytes};
   if (one.head) {
     what.header.frame = one.frame->prefix;
