@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <caf/actor_config.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/mailbox_element.hpp>
@@ -7,7 +8,6 @@
 #include <caf/message_id.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/node_id.hpp>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
