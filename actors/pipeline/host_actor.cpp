@@ -335,7 +335,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
   auto options = stage_options(order, parts);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts);
-  if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);
+  if (!slices) return tl::unexpected(error_of(name, slices.error()));
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
                                      .slices = std::move(*slices),

@@ -7,7 +7,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
-#include "actors/stage/replica_end.hpp"
+#include "actors/stage/replicas/join.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -124,7 +124,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   couple(state, to);
   auto joined = join_replicas(self, to.replicas);
   if (joined) joined = join_edges(self, to.ports);
-  if (!joined) return to_caf({joined.error().code, state.name + ": " + joined.error().text});
+  if (!joined) return to_caf(error_of(state.name, joined.error()));
   return acknowledged{};
 }
 
