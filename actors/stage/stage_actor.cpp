@@ -60,9 +60,7 @@ void on_losses_known(stage_pointer self, const losses_known& from) {
   if (from.failure)
     return fail_all(self,
                     failure_of_work("reading the losses", found->second.order, *from.failure));
-  for (const auto& each : from.losses)
-    if (const auto added = add_loss(self, found->second, each); !added)
-      return fail_all(self, added.error());
+  if (!add_losses(self, found->second, from.losses)) return;
   actions_done(self, from.step);
 }
 
@@ -159,9 +157,7 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
   if (outcome.failure)
     return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks_of(self->state)),
                                           found->second.order, *outcome.failure));
-  for (const auto& each : outcome.losses)
-    if (const auto added = add_loss(self, found->second, each); !added)
-      return fail_all(self, added.error());
+  if (!add_losses(self, found->second, outcome.losses)) return;
   found->second.report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
