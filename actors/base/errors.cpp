@@ -50,7 +50,7 @@ error from_caf(const caf::error& from) {
   return {errc::handler_failed, "the actor failed with code " + std::to_string(from.code())};
 }
 
-error error_of(const std::string& who, const error& why) {
+error error_about(const std::string& who, const error& why) {
   return {why.code, who + ": " + why.text};
 }
 

@@ -118,7 +118,7 @@ void to_devices(optimizers::state& slots, const std::vector<at::Tensor>& paramet
 
 caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from) {
   auto& state = self->state;
-  const auto refuse = [&](const error& why) { return to_caf(error_of(state.name, why)); };
+  const auto refuse = [&](const error& why) { return to_caf(error_about(state.name, why)); };
   if (from.piece.begin == list_place{}) {
     state.loading = tensor_assembly();
     state.loaded.clear();
@@ -167,7 +167,7 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   if (what.forms) return kept_state{forms_of(all, what.from, what.most)};
   const auto on_device = self->state.streams->computing();
   auto piece = cut_piece(all, what.from, what.most, piece_tensors::copied);
-  if (!piece) return to_caf(error_of(self->state.name, piece.error()));
+  if (!piece) return to_caf(error_about(self->state.name, piece.error()));
   return kept_state{std::move(*piece)};
 }
 

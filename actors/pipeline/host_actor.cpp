@@ -22,7 +22,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
-#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/data/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/keeper_actor.hpp"
@@ -335,7 +335,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
   auto options = stage_options(order, parts);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts);
-  if (!slices) return tl::unexpected(error_of(name, slices.error()));
+  if (!slices) return tl::unexpected(error_about(name, slices.error()));
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
                                      .slices = std::move(*slices),

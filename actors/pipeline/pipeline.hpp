@@ -20,9 +20,10 @@
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/pipeline/pipeline_options.hpp"
+#include "actors/pipeline/step_outcome.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/plan_book.hpp"
@@ -38,27 +39,6 @@ class edge_plan;
 class requester;
 struct replace_neighbour;
 
-/// What one stage did in a step.
-struct stage_share {
-  double busy_s = 0;                     ///< Seconds of arithmetic, including the update.
-  std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
-  std::uint64_t peak_context_bytes = 0;  ///< Peak of what was kept for backwards in this step.
-  std::uint64_t computed_again = 0;      ///< Actions that its process had begun before.
-  std::uint64_t peak_device_bytes = 0;   ///< Of its process on its device, so far; 0 on the CPU.
-};
-
-/// The outcome of one step.
-struct step_outcome {
-  engine::step_key key;
-  double loss = 0;                   ///< Mean over the batch.
-  std::vector<double> metrics = {};  ///< Evaluation: each one's sum over the batch's labels.
-  std::int64_t samples = 0;
-  std::string skipped = {};  ///< Why the step was skipped; empty: it was not.
-  double loss_scale = 1;     ///< Training: the factor of its loss.
-  double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
-  std::vector<stage_share> stages;
-};
-
 /// How a step is to run.
 struct step_order {
   engine::step_kind kind = engine::step_kind::training;
@@ -67,71 +47,6 @@ struct step_order {
   double learning_rate = 0;
   bool dry_run = false;   ///< No update; the stages keep the gradients for `dry_run`.
   double loss_scale = 1;  ///< Of a dry run.
-};
-
-/// A tied weight: two stages each hold a copy of it, under their own parameter's name.
-struct stage_tie {
-  std::size_t stage = 0;
-  std::string parameter;
-  std::size_t other_stage = 0;
-  std::string other_parameter;
-};
-
-/// Options of a pipeline.
-struct pipeline_options {
-  std::uint32_t credits = engine::default_credits;  ///< See `compose`.
-  std::vector<stage_tie> ties = {};                 ///< Between different stages.
-  /// Whether all stages skip a step whose loss or gradients are not finite; otherwise it is an
-  /// error.
-  bool skip_bad_steps = false;
-  double loss_scale = 1;  ///< Factor of each loss, by which its gradients are divided.
-  /// Dynamic loss scaling, instead of `loss_scale`. All stages skip a step whose gradients
-  /// overflowed, whatever `skip_bad_steps` says, unless the scale can fall no further or the loss
-  /// itself is not finite.
-  std::optional<engine::loss_scaler> scaler = {};
-  /// Training steps that were made before with these weights. Step numbers, by which layers draw
-  /// random numbers, continue from there.
-  std::uint64_t steps_before = 0;
-  double clip_norm = 0;  ///< Maximum norm of all stages' gradients together; 0: any.
-  /// Limits of one message of weights or optimizer state.
-  piece_limits pieces = {};
-  /// The reader of the batches, perhaps on another node: it feeds the pipeline from its own node,
-  /// and no other pipeline any more. Null: a feeder of this process does.
-  data_actor data = {};
-  /// The number of pipelines of the same stages that share each batch and sum their gradients.
-  /// Their stages are given one replica after the other.
-  std::uint32_t replicas = 1;
-  /// Determines how a batch is divided and in which order the parts are summed, and with that the
-  /// bits; a replica stands for one or several logical ones. A multiple of `replicas` by a power of
-  /// two, or any number with one replica. 0: `replicas`.
-  std::uint32_t logical_replicas = 0;
-  /// The replicas of a stage shard its optimizer's state: each updates the parameters that it owns,
-  /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
-  /// same.
-  bool shares_state = false;
-  /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
-  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Without effect where there is one
-  /// logical replica.
-  bool synced_norm = false;
-  /// How replicas of a stage may sum their gradients: with a collective library of their devices
-  /// if possible (see engine::choose_sum), otherwise over links.
-  engine::sum_wish sums = {};
-  /// Stages of different processes send each other activations and gradients by the collective
-  /// library of their devices; an error where they cannot (see engine::reach_between). A lost stage
-  /// then is not replaced alone, whatever `logs_edges` says.
-  bool edges_by_library = false;
-  /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
-  /// loss of a stage: first the one beside the stage, and then others elsewhere. No stage then ends
-  /// a step before all stages have stored the version before it. Empty: no versions are kept.
-  std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
-  /// The one of them that may be lost without another one in its place: stages go on with the
-  /// others. Null: none is.
-  caf::strong_actor_ptr spare_keeper = {};
-  /// With keepers: stages and feeders remember what they send in the last steps, so that lost
-  /// stages can be replaced; see `replay`. Without effect for replicas that are not replaceable
-  /// (see replica_group).
-  bool logs_edges = false;
-  std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
 
 /// The replacement of a stage that was lost, or whose replay was cut off by another loss.
@@ -158,11 +73,6 @@ struct slices_under_way {
   std::vector<slice> slices = {};                          // of the stages that have some
   future<std::optional<engine::loss_scaler>> scaler = {};  // as the step has left it
 };
-
-/// The ties of a model between different stages, given the layers of each stage. Ties inside a
-/// stage are handled by the stage.
-[[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
-                                                  const std::vector<engine::layer_range>& ranges);
 
 /// Drives stage actors, on any node, through training and evaluation steps. With replicas, weights
 /// and state are loaded into all of them and read from the first, since they stay equal. The calls
@@ -419,6 +329,12 @@ class pipeline {
   template <class Answer, class Request>
   [[nodiscard]] result<void> visit(std::size_t stage, Request request, std::uint64_t first,
                                    std::uint64_t count, const part_taker& take);
+  /// What a stage has, piece after piece, by places in its list.
+  template <class Answer, class Request>
+  [[nodiscard]] auto pieces_of(std::size_t stage, Request request);
+  /// The same stage of each replica.
+  template <class Request>
+  [[nodiscard]] result<void> tell_replicas(std::size_t stage, const Request& message);
   template <class Request>
   [[nodiscard]] result<void> give(std::size_t stage, Request message, const piece_source& next);
   template <class Request>
@@ -453,6 +369,8 @@ class pipeline {
   void watch_work(std::size_t place, const future<stage_done>& answer);
   /// Whether the steps under way may go on with another stage.
   [[nodiscard]] bool may_go_on_after(const error& why) const;
+  /// Adds up what the stages report of a step.
+  void add_up(const std::vector<stage_done>& reports, step_outcome& outcome) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<requester> ask_;

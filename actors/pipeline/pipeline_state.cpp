@@ -20,6 +20,12 @@ namespace {
 
 constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
 
+engine::loss_scaler scaler_with(engine::loss_scaler scaler, const loss_scale_now& then) {
+  scaler.scale = then.scale;
+  scaler.applied = then.applied;
+  return scaler;
+}
+
 }  // namespace
 
 std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
@@ -30,15 +36,20 @@ std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
 }
 
 template <class Answer, class Request>
-result<void> pipeline::read(std::size_t stage, Request request,
-                            std::vector<engine::named_tensor>& into) {
-  auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
+auto pipeline::pieces_of(std::size_t stage, Request request) {
+  return [this, stage, request](const list_place& from) mutable -> result<tensor_piece> {
     request.from = from;
     request.most = pieces_;
     auto part = ask<Answer>(stages_.at(stage), request);
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);
-  });
+  };
+}
+
+template <class Answer, class Request>
+result<void> pipeline::read(std::size_t stage, Request request,
+                            std::vector<engine::named_tensor>& into) {
+  auto all = gather_pieces(pieces_of<Answer>(stage, request));
   if (!all) return tl::unexpected(all.error());
   std::ranges::move(*all, std::back_inserter(into));
   return {};
@@ -47,14 +58,15 @@ result<void> pipeline::read(std::size_t stage, Request request,
 template <class Answer, class Request>
 result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
                              std::uint64_t count, const part_taker& take) {
-  const auto piece_at = [&](const list_place& from) -> result<tensor_piece> {
-    request.from = from;
-    request.most = pieces_;
-    auto part = ask<Answer>(stages_.at(stage), request);
-    if (!part) return tl::unexpected(part.error());
-    return std::move(part->piece);
-  };
-  return visit_pieces(first, count, piece_at, take);
+  return visit_pieces(first, count, pieces_of<Answer>(stage, request), take);
+}
+
+template <class Request>
+result<void> pipeline::tell_replicas(std::size_t stage, const Request& message) {
+  for (auto at = stage; at < stages_.size(); at += layout_.stages)
+    if (auto taken = ask<acknowledged>(stages_.at(at), message); !taken)
+      return tl::unexpected(taken.error());
+  return {};
 }
 
 template <class Request>
@@ -62,26 +74,17 @@ result<void> pipeline::give(std::size_t stage, Request message, const piece_sour
   while (true) {
     auto piece = next();
     if (!piece) return tl::unexpected(piece.error());
-    const bool last = piece->last;
     message.piece = std::move(*piece);
-    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-      auto taken = ask<acknowledged>(stages_.at(at), message);
-      if (!taken) return tl::unexpected(taken.error());
-    }
-    if (last) return {};
+    if (auto taken = tell_replicas(stage, message); !taken || message.piece.last) return taken;
   }
 }
 
 template <class Request>
 result<void> pipeline::load(std::size_t stage, Request message,
                             const std::vector<engine::named_tensor>& tensors) {
-  return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
+  return give_pieces(tensors, pieces_, [&](tensor_piece piece) {
     message.piece = std::move(piece);
-    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-      auto loaded = ask<acknowledged>(stages_.at(at), message);
-      if (!loaded) return tl::unexpected(loaded.error());
-    }
-    return {};
+    return tell_replicas(stage, message);
   });
 }
 
@@ -170,10 +173,7 @@ result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t 
   if (!scaler_ || step == steps_before_) return scaler_;
   const auto then = ask<loss_scale_now>(coordinator_, read_loss_scale{step});
   if (!then) return tl::unexpected(then.error());
-  auto scaler = *scaler_;
-  scaler.scale = then->scale;
-  scaler.applied = then->applied;
-  return scaler;
+  return scaler_with(*scaler_, *then);
 }
 
 slices_under_way pipeline::write_slices(std::uint64_t step, const std::string& folder) {
@@ -205,10 +205,8 @@ slices_under_way pipeline::write_slices(std::uint64_t step, const std::vector<st
   }
   made.scaler = ask_->request<loss_scale_now>(coordinator_, read_loss_scale{step, true},
                                               usual_deadlines.write)
-                    .then([scaler = *scaler_](const loss_scale_now& then) mutable {
-                      scaler.scale = then.scale;
-                      scaler.applied = then.applied;
-                      return std::optional(scaler);
+                    .then([scaler = *scaler_](const loss_scale_now& then) {
+                      return std::optional(scaler_with(scaler, then));
                     });
   return made;
 }

@@ -124,7 +124,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   couple(state, to);
   auto joined = join_replicas(self, to.replicas);
   if (joined) joined = join_edges(self, to.ports);
-  if (!joined) return to_caf(error_of(state.name, joined.error()));
+  if (!joined) return to_caf(error_about(state.name, joined.error()));
   return acknowledged{};
 }
 

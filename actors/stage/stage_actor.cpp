@@ -110,7 +110,7 @@ void begin_modules(stage_pointer self, const run_stage& order) {
 
 caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   auto& state = self->state;
-  const auto refuse = [&](const error& why) { return to_caf(error_of(state.name, why)); };
+  const auto refuse = [&](const error& why) { return to_caf(error_about(state.name, why)); };
   if (const auto ready = check_ready(state, order); !ready) return refuse(ready.error());
   auto plan = plan_of(state, order);
   if (!plan) return refuse(plan.error());

@@ -57,7 +57,7 @@ void install(stage_pointer self, const std::shared_ptr<adoption>& of) {
   auto& state = self->state;
   auto halves = halves_of(of->version);
   if (auto put = put_weights(state, halves.weights); !put)
-    return static_cast<void>(of->answer.deliver(to_caf(error_of(state.name, put.error()))));
+    return static_cast<void>(of->answer.deliver(to_caf(error_about(state.name, put.error()))));
   self->request(state.end.optimizer, usual_deadlines.update, std::move(halves.state))
       .then([of](const acknowledged&) { of->answer.deliver(acknowledged{}); },
             [of](const caf::error& why) { of->answer.deliver(why); });

@@ -78,7 +78,7 @@ caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
   if (wanted.sockets > engine::socket_reach::network)
     return to_caf({errc::bad_frame, self->state.name + ": an invitation to no network there is"});
   auto made = self->state.collectives->invite(wanted.ranks, wanted.sockets);
-  if (!made) return to_caf(error_of(self->state.name, made.error()));
+  if (!made) return to_caf(error_about(self->state.name, made.error()));
   return replicas_invited{std::move(*made)};
 }
 
