@@ -26,6 +26,15 @@ void end_when_thrown(caf::scheduled_actor& self, std::string name,
 void end_because(const caf::actor_addr& actor, const std::string& name,
                  const std::exception& problem) noexcept;
 
+/// For a work thread of an actor: what it throws ends the actor so.
+[[nodiscard]] std::function<void(const std::exception&)> end_with_thread(
+    const caf::scheduled_actor& self, const std::string& name);
+
+/// As `end_when_thrown`, and `last_words` is also told where another actor ends this one with an
+/// error of ours.
+void say_last_words(caf::scheduled_actor& self, std::string name,
+                    const std::function<void(const error&)>& last_words);
+
 /// Has another actor of this process end with one, however that ends: in order, or where it was
 /// killed or a handler threw, with peer_lost for whoever has asked the other something.
 void end_along(caf::abstract_actor& with, caf::actor_addr other);

@@ -269,16 +269,9 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
   state.memory = std::move(given->memory);
   state.begin = state.store->version();
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
-  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
-  self->set_exit_handler([self](const caf::exit_msg& exit) {
-    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
-    self->quit(exit.reason);
-  });
+  say_last_words(*self, state.name, [self](const error& why) { give_up(self, why); });
   state.work = std::make_unique<engine::work_thread>(
-      state.name, given->threads, std::function<bool()>(),
-      [name = state.name, here = self->address()](const std::exception& problem) {
-        end_because(here, name, problem);
-      });
+      state.name, given->threads, std::function<bool()>(), end_with_thread(*self, state.name));
   self->set_down_handler([self](const caf::down_msg&) {
     self->state.lost = error{errc::peer_lost, "the parameter server's coordinator is gone"};
     fail_all(self, named(self->state, *self->state.lost));

@@ -183,9 +183,7 @@ void take_parts(stage_state& state, stage_parts& given) {
 
 void start_threads(stage_pointer self) {
   auto& state = self->state;
-  const auto failed = [name = state.name, here = self->address()](const std::exception& problem) {
-    end_because(here, name, problem);
-  };
+  const auto failed = end_with_thread(*self, state.name);
   if (!state.streams->is_cpu())
     for (const auto& [thread, what] :
          {std::pair(&state.leaving, " out"), std::pair(&state.arriving, " in")})
@@ -204,11 +202,7 @@ void start_threads(stage_pointer self) {
 }
 
 void set_handlers(stage_pointer self) {
-  end_when_thrown(*self, self->state.name, [self](const error& why) { give_up(self, why); });
-  self->set_exit_handler([self](const caf::exit_msg& exit) {
-    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
-    self->quit(exit.reason);
-  });
+  say_last_words(*self, self->state.name, [self](const error& why) { give_up(self, why); });
   self->set_down_handler([self](const caf::down_msg& down) {
     self->state.edges.lose(down.source);
     on_replica_down(self, down.source);
