@@ -355,7 +355,9 @@ class pipeline {
   [[nodiscard]] result<void> replace_voters(const replacements& lost);
   [[nodiscard]] result<std::uint64_t> version_for(const replacements& lost) const;
   /// Returns what the other stages are to be told.
-  [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with);
+  [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with,
+                                               const engine::step_key& from,
+                                               const engine::step_key& done_before);
   /// The loss of that stage fails the steps under way.
   void watch(std::size_t place);
   [[nodiscard]] result<void> prepare(const replacements& lost, std::uint64_t version);
