@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "optimizers/arguments.hpp"
-#include "optimizers/layout.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::optimizers {

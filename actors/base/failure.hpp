@@ -2,11 +2,13 @@
 
 #include <caf/abstract_actor.hpp>
 #include <caf/actor_addr.hpp>
+#include <caf/result.hpp>
 #include <caf/scheduled_actor.hpp>
 
 #include <exception>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "actors/base/errors.hpp"
 
@@ -46,5 +48,23 @@ auto answering(const std::string& who, const Body& body) -> decltype(body()) try
 } catch (const std::exception& problem) {
   return to_caf(failure_of(who, problem));
 }
+
+/// Makes handlers of an actor's requests that answer what they throw (see `answering`).
+template <class Pointer>
+class guarding {
+ public:
+  guarding(Pointer self, std::string who) : self_(self), who_(std::move(who)) {}
+
+  template <class Message, class Answer>
+  auto operator()(caf::result<Answer> (*how)(Pointer, const Message&)) const {
+    return [self = self_, who = who_, how](const Message& what) {
+      return answering(who, [&] { return how(self, what); });
+    };
+  }
+
+ private:
+  Pointer self_;
+  std::string who_;
+};
 
 }  // namespace troupe::actors

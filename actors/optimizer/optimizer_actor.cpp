@@ -12,10 +12,8 @@
 #include <iterator>
 #include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
@@ -234,25 +232,16 @@ optimizer_actor::behavior_type optimizer_behavior(
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
   end_when_thrown(*self, name);
+  const guarding guarded(self, name);
   return {
-      [self, name](const apply_gradients& order) {
-        return answering(name, [&] { return on_apply(self, order); });
-      },
-      [self, name](const replace_parameters& by) {
-        return answering(name, [&] { return on_replace(self, by); });
-      },
+      guarded(on_apply),
+      guarded(on_replace),
       [self](const keep_state_of& which) {
         self->state.own.emplace(which.parameters.begin(), which.parameters.end());
       },
-      [self, name](const load_state& from) {
-        return answering(name, [&] { return on_load(self, from); });
-      },
-      [self, name](const read_state& what) {
-        return answering(name, [&] { return on_read(self, what); });
-      },
-      [self, name](const copy_state& how) {
-        return answering(name, [&] { return on_copy(self, how); });
-      },
+      guarded(on_load),
+      guarded(on_read),
+      guarded(on_copy),
   };
 }
 

@@ -1,8 +1,6 @@
 #include "actors/pipeline/pipeline_ask.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <utility>
 
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"

@@ -2,9 +2,7 @@
 
 #include <caf/send.hpp>
 #include <chrono>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <memory>
 #include <utility>
 #include <variant>
 
@@ -217,25 +216,18 @@ auto handler(stage_pointer self, Answer (*how)(stage_pointer, const Message&)) {
   return [self, how](const Message& what) { return how(self, what); };
 }
 
-/// A request's handler: what it throws is its answer, and does not end the stage.
-template <class Message, class Answer>
-auto guarded(stage_pointer self, caf::result<Answer> (*how)(stage_pointer, const Message&)) {
-  return [self, how](const Message& what) {
-    return answering(self->state.name, [&] { return how(self, what); });
-  };
-}
-
 stage_actor::behavior_type stage_behavior(stage_pointer self,
                                           const std::shared_ptr<stage_parts>& given) {
   take_parts(self->state, *given);
   set_handlers(self);
   start_threads(self);
+  const guarding guarded(self, self->state.name);
   return {
       [self](const ask_sum_offer&) { return offer_sum(self); },
       handler(self, on_invite_replicas),
-      guarded(self, on_connect),
-      guarded(self, on_announce_plan),
-      guarded(self, on_run),
+      guarded(on_connect),
+      guarded(on_announce_plan),
+      guarded(on_run),
       handler(self, on_activation),
       handler(self, on_target),
       handler(self, on_gradient),
@@ -257,9 +249,9 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       handler(self, on_gradient_final),
       handler(self, on_replicas_added),
       handler(self, on_replicas_gathered),
-      guarded(self, on_load),
-      guarded(self, on_read),
-      guarded(self, on_load_files),
+      guarded(on_load),
+      guarded(on_read),
+      guarded(on_load_files),
       handler(self, on_read_outputs),
       [self](const load_state& from) {
         self->state.versions.updates.was_written = true;
@@ -268,8 +260,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
       handler(self, on_read_dry_run),
       handler(self, on_take_version),
-      guarded(self, on_adopt_version),
-      guarded(self, on_write_slice),
+      guarded(on_adopt_version),
+      guarded(on_write_slice),
       handler(self, on_replace_neighbour),
       handler(self, on_replace_feeder),
       handler(self, on_resume_edges),

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <utility>
 
 #include "engine/collective/nccl/torch_device.hpp"
 #include "engine/collective/tree.hpp"
