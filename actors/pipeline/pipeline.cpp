@@ -21,7 +21,8 @@ engine::step_key pipeline::next_step() {
 // Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
   if (order.dry_run) return order.loss_scale;
-  return scaler_ && training_steps_ > steps_before_ ? 0 : loss_scale_;
+  if (!options_.scaler) return options_.loss_scale;
+  return training_steps_ > options_.steps_before ? 0 : options_.scaler->scale;
 }
 
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {

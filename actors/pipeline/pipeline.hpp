@@ -208,7 +208,7 @@ class pipeline {
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
   /// The limits of one such message.
-  [[nodiscard]] const piece_limits& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const piece_limits& pieces() const noexcept { return options_.pieces; }
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
@@ -300,9 +300,9 @@ class pipeline {
   [[nodiscard]] result<void> feed_again(const engine::step_key& from);
   [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
-  [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
+  [[nodiscard]] result<std::vector<replica_group>> choose_sums();
   /// By which ports stages send each other tensors, before `choose_sums`.
-  [[nodiscard]] result<void> choose_edges(const pipeline_options& options);
+  [[nodiscard]] result<void> choose_edges();
   /// Gets the invitations to those, by sockets that `groups` use too.
   [[nodiscard]] result<void> invite_edges(const std::vector<replica_group>& groups);
   /// Gets the invitations of those that sum by a library.
@@ -378,7 +378,6 @@ class pipeline {
   std::unique_ptr<requester> ask_;
   std::unique_ptr<edge_plan> edges_;
   std::shared_ptr<open_steps> open_;
-  piece_limits pieces_;
   std::vector<stage_actor> stages_;  // of all replicas, one replica after the other
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
@@ -386,11 +385,9 @@ class pipeline {
   bool synced_norm_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
-  step_coordinator_actor coordinator_;         // null: nothing couples the stages
-  double loss_scale_ = 1;                      // with a scaler: of the first training step
-  std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
+  step_coordinator_actor coordinator_;  // null: nothing couples the stages
   engine::model_layout layout_;
-  pipeline_options options_;
+  pipeline_options options_;  // the scaler as it was before the first training step
   // That a stage may have to be given again, by replica.
   std::map<engine::step_key, std::vector<run_stage>> orders_;
   // Batches that the reader may have to feed again: of those steps, and of those not begun yet.
@@ -405,7 +402,6 @@ class pipeline {
   std::deque<pending_step> under_way_;
   std::string sum_line_;
   std::uint64_t last_step_ = 0;
-  std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
   std::chrono::steady_clock::time_point last_finish_;
 };

@@ -45,10 +45,6 @@ std::uint32_t logical_of(const pipeline_options& options) {
   return options.logical_replicas > 0 ? options.logical_replicas : options.replicas;
 }
 
-double first_scale_of(const pipeline_options& options) {
-  return options.scaler ? options.scaler->scale : options.loss_scale;
-}
-
 /// `stages`: of all replicas together.
 result<void> check_options(std::size_t stages, const pipeline_options& options) {
   const auto [replicas, logical] = std::pair(options.replicas, logical_of(options));
@@ -61,7 +57,8 @@ result<void> check_options(std::size_t stages, const pipeline_options& options) 
     return fail(errc::bad_config, "credits = " + std::to_string(options.credits) +
                                       " is out of range: 1 to " +
                                       std::to_string(engine::max_credits));
-  if (const auto scale = first_scale_of(options); !(scale > 0) || !std::isfinite(scale))
+  const double scale = options.scaler ? options.scaler->scale : options.loss_scale;
+  if (!(scale > 0) || !std::isfinite(scale))
     return fail(errc::bad_config,
                 "loss_scale = " + optimizers::to_text(scale) + " is out of range: above 0");
   if (!options.keepers.empty() && options.keepers.size() != stages)
@@ -124,22 +121,19 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
       engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size() / replicas));
   if (!layout) return tl::unexpected(layout.error());
   pipeline made(system, std::move(stages), schedule, *layout);
+  made.options_ = options;
   made.replicas_ = replicas;
   made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
   made.synced_norm_ = options.synced_norm && made.logical_ > 1;
-  if (auto chosen = made.choose_edges(options); !chosen) return tl::unexpected(chosen.error());
-  const auto groups = made.choose_sums(options);
+  if (auto chosen = made.choose_edges(); !chosen) return tl::unexpected(chosen.error());
+  const auto groups = made.choose_sums();
   if (!groups) return tl::unexpected(groups.error());
   if (auto invited = made.invite_edges(*groups); !invited) return tl::unexpected(invited.error());
-  made.options_ = options;
   made.options_.logs_edges = options.logs_edges && made.edges_->empty() &&
                              std::ranges::all_of(*groups, &replica_group::is_replaceable);
   if (auto fed = made.choose_feeders(system); !fed) return tl::unexpected(fed.error());
-  made.pieces_ = options.pieces;
-  made.scaler_ = options.scaler;
-  made.loss_scale_ = first_scale_of(options);
-  made.steps_before_ = made.training_steps_ = options.steps_before;
+  made.training_steps_ = options.steps_before;
   made.window_ = engine::replay_window(options.accumulate);
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
@@ -197,7 +191,7 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
   return around;
 }
 
-result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options& options) {
+result<std::vector<replica_group>> pipeline::choose_sums() {
   std::vector<replica_group> groups(layout_.stages, {.stages = {},
                                                      .logical = logical_ / replicas_,
                                                      .shares_state = shares_state_,
@@ -213,7 +207,7 @@ result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options&
       if (!offered) return tl::unexpected(offered.error());
       offers.push_back(std::move(offered->offer));
     }
-    auto chosen = engine::choose_sum(offers, options.sums);
+    auto chosen = engine::choose_sum(offers, options_.sums);
     if (!chosen) return tl::unexpected(chosen.error());
     group.sums = chosen->way;
     choices.push_back(std::move(*chosen));
@@ -225,9 +219,9 @@ result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options&
   return groups;
 }
 
-result<void> pipeline::choose_edges(const pipeline_options& options) {
-  if (!options.edges_by_library) return {};
-  auto chosen = edge_plan::make(*ask_, stages_, layout_, options.sums.network_is_trusted);
+result<void> pipeline::choose_edges() {
+  if (!options_.edges_by_library) return {};
+  auto chosen = edge_plan::make(*ask_, stages_, layout_, options_.sums.network_is_trusted);
   if (!chosen) return tl::unexpected(chosen.error());
   *edges_ = std::move(*chosen);
   return {};

@@ -23,6 +23,14 @@ void on_gradient_final(stage_pointer self, const gradient_final& what);
 void on_replica_gradients(stage_pointer self, const replica_gradients& from);
 void on_replica_statistics(stage_pointer self, const replica_statistics& from);
 void on_replicas_added(stage_pointer self, const replicas_added& what);
+
+/// The own parameters are updated: sends them to the other replicas, and ends the step when theirs
+/// are here (replica_parameters.cpp).
+void share_parameters(stage_pointer self, const engine::step_key& key);
+
+void on_replica_parameters(stage_pointer self, const replica_parameters& from);
+void on_replicas_gathered(stage_pointer self, const replicas_gathered& what);
+
 void on_norm_given(stage_pointer self, const norm_given& what);
 void on_replica_norm(stage_pointer self, const replica_norm& from);
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose);

@@ -1,5 +1,3 @@
-#include "actors/stage/replica_parameters.hpp"
-
 #include <ATen/ops/empty_like.h>
 
 #include <exception>
@@ -10,6 +8,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/stage/replica_end.hpp"
 #include "actors/stage/replicas/replica_log.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/step_end.hpp"

@@ -18,7 +18,6 @@
 #include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/mirror/versions.hpp"
 #include "actors/stage/replica_end.hpp"
-#include "actors/stage/replica_parameters.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"

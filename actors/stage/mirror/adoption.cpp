@@ -1,5 +1,3 @@
-#include "actors/stage/mirror/adoption.hpp"
-
 #include <algorithm>
 #include <iterator>
 #include <memory>
