@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "optimizers/arguments.hpp"
-#include "optimizers/layout.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::optimizers {
@@ -32,7 +31,9 @@ class stepper {
         update_(from.bind(chosen)),
         uses_(update_->uses()),
         level_(level),
-        replace_(replace) {}
+        replace_(replace) {
+    uses_.resize(from.slots.size());
+  }
 
   /// `kept` gets an entry for each of `count` parameters in each slot that is used.
   void make_room(state& kept, std::size_t count) {

@@ -51,7 +51,7 @@ class update {
   update& operator=(const update&) = delete;
   virtual ~update() = default;
 
-  /// For each tensor slot.
+  /// For each tensor slot; those that are not named are used, and start from 0.
   [[nodiscard]] virtual std::vector<slot_use> uses() const = 0;
 
   /// Updates one parameter's elements.
@@ -124,14 +124,19 @@ void run_element(const Element& element, tensor_list& params, const tensor_list&
   ((Element::uses[slot] ? void(kept[slot] = own[slot].tensors()) : void()), ...);
 }
 
-/// An update made from a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
-/// with an element function for `sweep`.
+/// An update made from a Method, which has `with<T>(numbers, run)`, which calls `run` with an
+/// element function for `sweep`; and `uses()`, unless all slots are used and start from 0.
 template <class Method>
 class sweeping_update final : public update {
  public:
   explicit sweeping_update(Method method) : method_(std::move(method)) {}
 
-  std::vector<slot_use> uses() const override { return method_.uses(); }
+  std::vector<slot_use> uses() const override {
+    if constexpr (requires { method_.uses(); })
+      return method_.uses();
+    else
+      return {};
+  }
 
   void run(simd level, const arrays<float>& over, param_numbers& numbers) override {
     run_as<float>(level, over, numbers);
@@ -206,6 +211,19 @@ class sweeping_update final : public update {
 template <class Method>
 std::unique_ptr<update> bind_to(const options& chosen) {
   return std::make_unique<sweeping_update<Method>>(Method(chosen));
+}
+
+/// An algorithm from its Method, with the same bits on every CPU.
+template <class Method, std::size_t count>
+[[nodiscard]] algorithm algorithm_of(std::string name, const std::array<option_rule, count>& rules,
+                                     std::vector<std::string> slots,
+                                     std::vector<scalar_slot> scalars = {}) {
+  return {.name = std::move(name),
+          .rules = {rules.begin(), rules.end()},
+          .slots = std::move(slots),
+          .scalars = std::move(scalars),
+          .bind = bind_to<Method>,
+          .same_on_every_cpu = true};
 }
 
 /// Calls `body` with std::true_type or std::false_type for each flag: turns run-time flags into

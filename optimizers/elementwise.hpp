@@ -41,8 +41,6 @@ struct function_method {
   Function function;
   std::array<double, option_count> values{};
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return std::vector<slot_use>(slot_count); }
-
   template <class T, class Run>
   void with(const param_numbers&, const Run& run) const {
     function_element<T, slot_count, option_count, Function> element{function, {}};

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <limits>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "optimizers/optimizer.hpp"
 

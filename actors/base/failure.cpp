@@ -41,6 +41,22 @@ void end_because(const caf::actor_addr& actor, const std::string& name,
   // its requests have deadlines.
 }
 
+std::function<void(const std::exception&)> end_with_thread(const caf::scheduled_actor& self,
+                                                           const std::string& name) {
+  return [name, here = self.address()](const std::exception& problem) {
+    end_because(here, name, problem);
+  };
+}
+
+void say_last_words(caf::scheduled_actor& self, std::string name,
+                    const std::function<void(const error&)>& last_words) {
+  end_when_thrown(self, std::move(name), last_words);
+  self.set_exit_handler([&self, last_words](const caf::exit_msg& exit) {
+    if (is_own(exit.reason)) last_words(from_caf(exit.reason));
+    self.quit(exit.reason);
+  });
+}
+
 void end_along(caf::abstract_actor& with, caf::actor_addr other) {
   with.attach_functor([other = std::move(other)](const caf::error& reason) {
     if (!reason || reason == caf::exit_reason::user_shutdown)

@@ -2,11 +2,13 @@
 
 #include <caf/abstract_actor.hpp>
 #include <caf/actor_addr.hpp>
+#include <caf/result.hpp>
 #include <caf/scheduled_actor.hpp>
 
 #include <exception>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "actors/base/errors.hpp"
 
@@ -26,6 +28,15 @@ void end_when_thrown(caf::scheduled_actor& self, std::string name,
 void end_because(const caf::actor_addr& actor, const std::string& name,
                  const std::exception& problem) noexcept;
 
+/// For a work thread of an actor: what it throws ends the actor so.
+[[nodiscard]] std::function<void(const std::exception&)> end_with_thread(
+    const caf::scheduled_actor& self, const std::string& name);
+
+/// As `end_when_thrown`, and `last_words` is also told where another actor ends this one with an
+/// error of ours.
+void say_last_words(caf::scheduled_actor& self, std::string name,
+                    const std::function<void(const error&)>& last_words);
+
 /// Has another actor of this process end with one, however that ends: in order, or where it was
 /// killed or a handler threw, with peer_lost for whoever has asked the other something.
 void end_along(caf::abstract_actor& with, caf::actor_addr other);
@@ -37,5 +48,23 @@ auto answering(const std::string& who, const Body& body) -> decltype(body()) try
 } catch (const std::exception& problem) {
   return to_caf(failure_of(who, problem));
 }
+
+/// Makes handlers of an actor's requests that answer what they throw (see `answering`).
+template <class Pointer>
+class guarding {
+ public:
+  guarding(Pointer self, std::string who) : self_(self), who_(std::move(who)) {}
+
+  template <class Message, class Answer>
+  auto operator()(caf::result<Answer> (*how)(Pointer, const Message&)) const {
+    return [self = self_, who = who_, how](const Message& what) {
+      return answering(who, [&] { return how(self, what); });
+    };
+  }
+
+ private:
+  Pointer self_;
+  std::string who_;
+};
 
 }  // namespace troupe::actors

@@ -12,10 +12,8 @@
 #include <iterator>
 #include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
@@ -118,9 +116,7 @@ void to_devices(optimizers::state& slots, const std::vector<at::Tensor>& paramet
 
 caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from) {
   auto& state = self->state;
-  const auto refuse = [&](const error& why) {
-    return to_caf({why.code, state.name + ": " + why.text});
-  };
+  const auto refuse = [&](const error& why) { return to_caf(error_about(state.name, why)); };
   if (from.piece.begin == list_place{}) {
     state.loading = tensor_assembly();
     state.loaded.clear();
@@ -169,7 +165,7 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   if (what.forms) return kept_state{forms_of(all, what.from, what.most)};
   const auto on_device = self->state.streams->computing();
   auto piece = cut_piece(all, what.from, what.most, piece_tensors::copied);
-  if (!piece) return to_caf({piece.error().code, self->state.name + ": " + piece.error().text});
+  if (!piece) return to_caf(error_about(self->state.name, piece.error()));
   return kept_state{std::move(*piece)};
 }
 
@@ -236,25 +232,16 @@ optimizer_actor::behavior_type optimizer_behavior(
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
   end_when_thrown(*self, name);
+  const guarding guarded(self, name);
   return {
-      [self, name](const apply_gradients& order) {
-        return answering(name, [&] { return on_apply(self, order); });
-      },
-      [self, name](const replace_parameters& by) {
-        return answering(name, [&] { return on_replace(self, by); });
-      },
+      guarded(on_apply),
+      guarded(on_replace),
       [self](const keep_state_of& which) {
         self->state.own.emplace(which.parameters.begin(), which.parameters.end());
       },
-      [self, name](const load_state& from) {
-        return answering(name, [&] { return on_load(self, from); });
-      },
-      [self, name](const read_state& what) {
-        return answering(name, [&] { return on_read(self, what); });
-      },
-      [self, name](const copy_state& how) {
-        return answering(name, [&] { return on_copy(self, how); });
-      },
+      guarded(on_load),
+      guarded(on_read),
+      guarded(on_copy),
   };
 }
 

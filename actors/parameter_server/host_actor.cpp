@@ -52,7 +52,7 @@ caf::result<acknowledged> on_values(server_host_pointer self, const shard_values
   auto& all = self->state.values[given.name];
   if (given.piece.begin == list_place{}) all = tensor_assembly();
   if (auto added = all.add(given.piece); !added)
-    return to_caf({added.error().code, given.name + ": " + added.error().text});
+    return to_caf(error_about(given.name, added.error()));
   return acknowledged{};
 }
 
@@ -192,7 +192,7 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
       std::move(*parameters), std::move(*optimizer), std::move(*options), std::move(*rate));
   const auto first = values.begin() + static_cast<std::ptrdiff_t>(order.parameters.size());
   if (auto restored = store->restore(order.begin, {first, values.end()}); !restored)
-    return fail(restored.error().code, order.name + ": " + restored.error().text);
+    return tl::unexpected(error_about(order.name, restored.error()));
   return spawn_shard(system,
                      {order.name, std::move(store), order.threads, doing, std::move(memory)});
 }

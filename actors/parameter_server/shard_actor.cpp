@@ -62,22 +62,28 @@ void report(shard_pointer self, const engine::report_staged& what) {
                          what.fault ? what.fault->text : ""});
 }
 
+/// After which versions those who wait for an update's pushes want values; each of them once.
+std::vector<std::optional<param_version>> wishes_of(shard_state& state,
+                                                    const engine::server_update& update) {
+  std::vector<std::optional<param_version>> wishes;
+  for (const auto& each : update.pushes)
+    for (const auto& waiter : state.waiters[each.push])
+      if (waiter.pull && std::ranges::find(wishes, waiter.newer_than) == wishes.end())
+        wishes.push_back(waiter.newer_than);
+  return wishes;
+}
+
 /// Hands the parts of an update to the work thread, which then reads what their pushers wait for.
 void start(shard_pointer self, const engine::start_update& what) {
   auto& state = self->state;
   if (state.lost) return;  // and its parts are gone
   std::vector<engine::tensor_batch> parts;
-  std::vector<std::optional<param_version>> wishes;
-  for (const auto& each : what.update.pushes) {
+  for (const auto& each : what.update.pushes)
     parts.push_back(std::move(state.parts.extract(each.push).mapped()));
-    for (const auto& waiter : state.waiters[each.push]) {
-      if (waiter.pull && std::ranges::find(wishes, waiter.newer_than) == wishes.end())
-        wishes.push_back(waiter.newer_than);
-    }
-  }
   state.doing->give();
-  state.work->post([store = state.store.get(), parts = std::move(parts), wishes = std::move(wishes),
-                    memory = state.memory, doing = state.doing, version = what.update.version.value,
+  state.work->post([store = state.store.get(), parts = std::move(parts),
+                    wishes = wishes_of(state, what.update), memory = state.memory,
+                    doing = state.doing, version = what.update.version.value,
                     to = caf::actor_cast<shard_actor>(self)]() mutable {
     doing->take();
     const engine::activity_scope scope(*doing,
@@ -269,16 +275,9 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
   state.memory = std::move(given->memory);
   state.begin = state.store->version();
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
-  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
-  self->set_exit_handler([self](const caf::exit_msg& exit) {
-    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
-    self->quit(exit.reason);
-  });
+  say_last_words(*self, state.name, [self](const error& why) { give_up(self, why); });
   state.work = std::make_unique<engine::work_thread>(
-      state.name, given->threads, std::function<bool()>(),
-      [name = state.name, here = self->address()](const std::exception& problem) {
-        end_because(here, name, problem);
-      });
+      state.name, given->threads, std::function<bool()>(), end_with_thread(*self, state.name));
   self->set_down_handler([self](const caf::down_msg&) {
     self->state.lost = error{errc::peer_lost, "the parameter server's coordinator is gone"};
     fail_all(self, named(self->state, *self->state.lost));

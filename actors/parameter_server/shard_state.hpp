@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/base/errors.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
@@ -75,7 +76,7 @@ using shard_pointer = shard_actor::stateful_pointer<shard_state>;
 
 /// The error with the shard's name before it.
 inline error named(const shard_state& state, const error& why) {
-  return {why.code, state.name + ": " + why.text};
+  return error_about(state.name, why);
 }
 
 }  // namespace troupe::actors

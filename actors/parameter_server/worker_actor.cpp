@@ -293,16 +293,9 @@ worker_actor::behavior_type worker_behavior(worker_pointer self,
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
-  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
-  self->set_exit_handler([self](const caf::exit_msg& exit) {
-    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
-    self->quit(exit.reason);
-  });
+  say_last_words(*self, state.name, [self](const error& why) { give_up(self, why); });
   state.work = std::make_unique<engine::work_thread>(
-      state.name, order.threads, std::function<bool()>(),
-      [name = state.name, here = self->address()](const std::exception& problem) {
-        end_because(here, name, problem);
-      });
+      state.name, order.threads, std::function<bool()>(), end_with_thread(*self, state.name));
   state.work->post([place = state.apprentice_, ask, make, order, memory, progress, how,
                     system = &self->system()] {
     try {

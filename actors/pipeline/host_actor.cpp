@@ -11,9 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
@@ -22,7 +20,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
-#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/data/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/keeper_actor.hpp"
@@ -185,7 +183,7 @@ caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
-caf::result<keeper_opened> on_open_keeper(host_pointer self) {
+caf::result<keeper_opened> on_open_keeper(host_pointer self, const open_keeper&) {
   auto& keeper = self->state.keeper;
   const auto& parts = self->state.parts;
   if (!keeper) {
@@ -282,16 +280,11 @@ host_actor::behavior_type host_behavior(host_pointer self,
   self->state.parts = std::move(*given);
   end_when_thrown(*self, host_title);
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self, {}); });
+  const guarding guarded(self, host_title);
   return {
-      [self](const build_stage& order) {
-        return answering(host_title, [&] { return on_build(self, order); });
-      },
-      [self](const open_data& order) {
-        return answering(host_title, [&] { return on_open(self, order); });
-      },
-      [self](const open_keeper&) {
-        return answering(host_title, [&] { return on_open_keeper(self); });
-      },
+      guarded(on_build),
+      guarded(on_open),
+      guarded(on_open_keeper),
       [self](const note_step& what) {
         self->state.parts.kept->note(what);
         return acknowledged{};
@@ -305,9 +298,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
         end_stages(self->state);
         return acknowledged{};
       },
-      [self](const open_slices& order) {
-        return answering(host_title, [&] { return on_open_slices(self, order); });
-      },
+      guarded(on_open_slices),
       [self](const reach_nodes& order) { return send_scout<nodes_reached>(self, order); },
       [](const ask_memory&) {
         const auto free = engine::read_free_memory();
@@ -335,7 +326,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& given,
   auto options = stage_options(order, parts);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts);
-  if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);
+  if (!slices) return tl::unexpected(error_about(name, slices.error()));
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
                                      .slices = std::move(*slices),

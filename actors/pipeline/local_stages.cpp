@@ -51,6 +51,22 @@ std::vector<std::unique_ptr<engine::stage_module>> modules_for(
   return modules;
 }
 
+/// What a keeper needs to make the stage's updates again; nothing: it would not get the same bits.
+std::optional<update_terms> repeatable_terms(const stage_blueprint& of,
+                                             const optimizers::optimizer& by,
+                                             const optimizers::options& options) {
+  if (!by.same_on_every_cpu || !of.options.device.is_cpu()) return std::nullopt;
+  return update_terms{.optimizer = by.name, .options = options, .groups = of.rules.groups};
+}
+
+/// What one of the stage's threads is at, which `progress` is told.
+std::shared_ptr<engine::activity> watched(const stage_blueprint& of, const char* thread,
+                                          const std::vector<const engine::model*>& chunks = {}) {
+  auto made = std::make_shared<engine::activity>(chunks);
+  if (of.progress) of.progress->watch(thread, made);
+  return made;
+}
+
 }  // namespace
 
 result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
@@ -71,25 +87,16 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, blueprint.optimizer_options);
   if (!options) return tl::unexpected(options.error());
-
-  std::optional<update_terms> repeatable;
-  if (optimizer->same_on_every_cpu && blueprint.options.device.is_cpu())
-    repeatable = update_terms{
-        .optimizer = optimizer->name, .options = *options, .groups = blueprint.rules.groups};
+  auto repeatable = repeatable_terms(blueprint, *optimizer, *options);
   const auto streams = std::make_shared<const engine::device_streams>(blueprint.options.device);
   const auto on_device = streams->computing();
   auto modules = modules_for(blueprint, streams);
   std::vector<engine::named_tensor> parameters;
   for (const auto& module : modules)
     std::ranges::copy(module->parameters(), std::back_inserter(parameters));
-  const auto arithmetic = std::make_shared<engine::activity>(models_of(modules));
-  const auto updates = std::make_shared<engine::activity>();
-  const auto sums = std::make_shared<engine::activity>();
-  if (blueprint.progress) {
-    blueprint.progress->watch("arithmetic", arithmetic);
-    blueprint.progress->watch("optimizer", updates);
-    blueprint.progress->watch("sum over replicas", sums);
-  }
+  const auto arithmetic = watched(blueprint, "arithmetic", models_of(modules));
+  const auto updates = watched(blueprint, "optimizer");
+  const auto sums = watched(blueprint, "sum over replicas");
   if (!blueprint.collectives) blueprint.collectives = std::make_shared<engine::nccl::maker>();
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),

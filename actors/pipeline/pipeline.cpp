@@ -1,282 +1,18 @@
 #include "actors/pipeline/pipeline_ask.hpp"
 
 #include <algorithm>
-#include <caf/send.hpp>
-#include <cmath>
-#include <functional>
-#include <optional>
-#include <utility>
 
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/messages/step_end.hpp"
-#include "actors/pipeline/edges/edge_plan.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/recovery/failed_work.hpp"
-#include "actors/step_end/step_coordinator.hpp"
 #include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/model/metric.hpp"
-#include "engine/model/model.hpp"
-#include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
-#include "optimizers/options.hpp"
 
 namespace troupe::actors {
-
-namespace {
-
-using std::chrono::steady_clock;
-
-/// How a pipeline's steps are planned; what it makes is checked.
-engine::plan_book::planner planner_of(engine::schedule_choice schedule,
-                                      const engine::model_layout& layout) {
-  return [schedule = std::move(schedule), layout](
-             engine::step_kind kind, std::uint32_t microbatches) -> result<engine::plan> {
-    result<engine::plan> plan = kind == engine::step_kind::evaluation
-                                    ? engine::forward_only(layout, microbatches)
-                                    : engine::plan_step(schedule, layout.stages, microbatches);
-    if (!plan) return plan;
-    if (auto sound = engine::check(*plan, kind); !sound) return tl::unexpected(sound.error());
-    return plan;
-  };
-}
-
-/// The stage of the layer that has a parameter of this name; nullopt: no layer has.
-std::optional<std::size_t> stage_of(const std::string& parameter, const engine::model& layers,
-                                    const std::vector<engine::layer_range>& ranges) {
-  for (std::size_t s = 0; s < ranges.size(); ++s)
-    for (auto i = ranges[s].first; i < ranges[s].last; ++i)
-      for (const auto& each : layers.at(i)->parameters())
-        if (each.name == parameter) return s;
-  return std::nullopt;
-}
-
-std::uint32_t logical_of(const pipeline_options& options) {
-  return options.logical_replicas > 0 ? options.logical_replicas : options.replicas;
-}
-
-double first_scale_of(const pipeline_options& options) {
-  return options.scaler ? options.scaler->scale : options.loss_scale;
-}
-
-/// `stages`: of all replicas together.
-result<void> check_options(std::size_t stages, const pipeline_options& options) {
-  const auto [replicas, logical] = std::pair(options.replicas, logical_of(options));
-  if (replicas < 1 || stages % replicas != 0 || !engine::is_tree_of_shares(logical, replicas))
-    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
-                                      std::to_string(replicas) + " replicas, which have " +
-                                      std::to_string(stages) +
-                                      " stages together: that cannot be shared out");
-  if (options.credits < 1 || options.credits > engine::max_credits)
-    return fail(errc::bad_config, "credits = " + std::to_string(options.credits) +
-                                      " is out of range: 1 to " +
-                                      std::to_string(engine::max_credits));
-  if (const auto scale = first_scale_of(options); !(scale > 0) || !std::isfinite(scale))
-    return fail(errc::bad_config,
-                "loss_scale = " + optimizers::to_text(scale) + " is out of range: above 0");
-  if (!options.keepers.empty() && options.keepers.size() != stages)
-    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
-                                      " stages for a pipeline of " + std::to_string(stages));
-  if (options.logs_edges && options.keepers.empty())
-    return fail(errc::bad_config, "edges are logged for a pipeline that has keepers");
-  return {};
-}
-
-}  // namespace
-
-std::vector<stage_tie> ties_between(const engine::model& layers,
-                                    const std::vector<engine::layer_range>& ranges) {
-  std::vector<stage_tie> between;
-  for (const auto& tie : engine::ties(layers)) {
-    const auto one = stage_of(tie.one, layers, ranges);
-    const auto other = stage_of(tie.other, layers, ranges);
-    if (one && other && *one != *other) between.push_back({*one, tie.one, *other, tie.other});
-  }
-  return between;
-}
-
-pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
-                   engine::schedule_choice schedule, const engine::model_layout& layout)
-    : ask_(std::make_unique<requester>(system)),
-      edges_(std::make_unique<edge_plan>()),
-      open_(std::make_shared<open_steps>()),
-      stages_(std::move(stages)),
-      layout_(layout),
-      planner_(planner_of(std::move(schedule), layout)),
-      plans_(planner_),
-      last_finish_(steady_clock::now()) {}
-
-pipeline::pipeline(pipeline&&) = default;
-
-pipeline::~pipeline() {
-  if (owns_feeders_)
-    for (const auto& each : feeders_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
-}
-
-result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const std::string& schedule, std::uint32_t credits) {
-  return compose(system, std::move(stages), schedule, pipeline_options{.credits = credits});
-}
-
-result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const std::string& schedule, const pipeline_options& options) {
-  return compose(system, std::move(stages), engine::schedule_choice{schedule}, options);
-}
-
-result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const engine::schedule_choice& schedule,
-                                   const pipeline_options& options) {
-  if (auto checked = check_options(stages.size(), options); !checked)
-    return tl::unexpected(checked.error());
-  const auto replicas = options.replicas;
-  const auto layout =
-      engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size() / replicas));
-  if (!layout) return tl::unexpected(layout.error());
-  pipeline made(system, std::move(stages), schedule, *layout);
-  made.replicas_ = replicas;
-  made.logical_ = logical_of(options);
-  made.shares_state_ = options.shares_state && replicas > 1;
-  made.synced_norm_ = options.synced_norm && made.logical_ > 1;
-  if (auto chosen = made.choose_edges(options); !chosen) return tl::unexpected(chosen.error());
-  const auto groups = made.choose_sums(options);
-  if (!groups) return tl::unexpected(groups.error());
-  if (auto invited = made.invite_edges(*groups); !invited) return tl::unexpected(invited.error());
-  made.options_ = options;
-  made.options_.logs_edges = options.logs_edges && made.edges_->empty() &&
-                             std::ranges::all_of(*groups, &replica_group::is_replaceable);
-  if (auto fed = made.choose_feeders(system); !fed) return tl::unexpected(fed.error());
-  made.pieces_ = options.pieces;
-  made.scaler_ = options.scaler;
-  made.loss_scale_ = first_scale_of(options);
-  made.steps_before_ = made.training_steps_ = options.steps_before;
-  made.window_ = engine::replay_window(options.accumulate);
-  if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
-    made.coordinator_ = spawn_step_coordinator(
-        system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
-                 options.scaler, replicas, options.accumulate});
-  if (auto connected = made.connect(*groups); !connected) return tl::unexpected(connected.error());
-  for (std::size_t place = 0; place < made.stages_.size(); ++place) made.watch(place);
-  return made;
-}
-
-neighbour pipeline::slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const {
-  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return {caf::actor_cast<caf::strong_actor_ptr>(stages_[replica * layout_.stages + stage]), chunk};
-}
-
-std::vector<tied_parameter> pipeline::ties_of(std::size_t stage, std::uint32_t replica,
-                                              const std::vector<stage_tie>& all) const {
-  const auto base = std::size_t{replica} * layout_.stages;
-  std::vector<tied_parameter> mine;
-  const auto end = [&](const std::string& own, std::size_t other, const std::string& name) {
-    mine.push_back({own, caf::actor_cast<caf::strong_actor_ptr>(stages_.at(base + other)), name});
-  };
-  for (const auto& tie : all) {
-    if (tie.stage == stage) end(tie.parameter, tie.other_stage, tie.other_parameter);
-    if (tie.other_stage == stage) end(tie.other_parameter, tie.stage, tie.parameter);
-  }
-  return mine;
-}
-
-connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                        const replica_group& sums) const {
-  connect_stage around{.before = {},
-                       .after = {},
-                       .feeder = {},
-                       .credits = options_.credits,
-                       .place = {replica * layout_.stages + stage},
-                       .ties = ties_of(stage, replica, options_.ties),
-                       .may_leave_out = options_.skip_bad_steps || options_.scaler,
-                       .clips_norm = options_.clip_norm > 0,
-                       .replicas = sums};
-  around.replicas.own = replica;
-  if (!options_.keepers.empty())
-    around.keepers = options_.keepers[std::size_t{replica} * layout_.stages + stage];
-  around.spare_keeper = options_.spare_keeper;
-  around.logs = options_.logs_edges;
-  around.ports = edges_->ports_of(std::size_t{replica} * layout_.stages + stage, stages_);
-  if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
-  for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-    const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
-    const bool first = at == 0, last = at + 1 == layout_.virtual_stages();
-    around.before.push_back(first ? neighbour{} : slice_at(at - 1, replica));
-    around.after.push_back(last ? neighbour{} : slice_at(at + 1, replica));
-    if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeders_.at(replica));
-  }
-  return around;
-}
-
-result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options& options) {
-  std::vector<replica_group> groups(layout_.stages, {.stages = {},
-                                                     .logical = logical_ / replicas_,
-                                                     .shares_state = shares_state_,
-                                                     .synced_norm = synced_norm_});
-  std::vector<engine::sum_choice> choices;
-  for (std::uint32_t stage = 0; replicas_ > 1 && stage < layout_.stages; ++stage) {
-    auto& group = groups[stage];
-    std::vector<engine::sum_offer> offers;
-    for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
-      const auto& each = stages_[replica * layout_.stages + stage];
-      group.stages.push_back(caf::actor_cast<caf::strong_actor_ptr>(each));
-      auto offered = ask<sum_offered>(each, ask_sum_offer{});
-      if (!offered) return tl::unexpected(offered.error());
-      offers.push_back(std::move(offered->offer));
-    }
-    auto chosen = engine::choose_sum(offers, options.sums);
-    if (!chosen) return tl::unexpected(chosen.error());
-    group.sums = chosen->way;
-    choices.push_back(std::move(*chosen));
-  }
-  if (choices.empty()) return groups;
-  sum_line_ = engine::to_line(choices);
-  const auto sockets = std::max(engine::sockets_for(choices), edges_->reach());
-  if (auto invited = invite(groups, sockets); !invited) return tl::unexpected(invited.error());
-  return groups;
-}
-
-result<void> pipeline::choose_edges(const pipeline_options& options) {
-  if (!options.edges_by_library) return {};
-  auto chosen = edge_plan::make(*ask_, stages_, layout_, options.sums.network_is_trusted);
-  if (!chosen) return tl::unexpected(chosen.error());
-  *edges_ = std::move(*chosen);
-  return {};
-}
-
-const std::string& pipeline::edge_line() const noexcept {
-  return edges_->line();
-}
-
-// A process has its sockets on one network, so what one group needs holds for all.
-result<void> pipeline::invite_edges(const std::vector<replica_group>& groups) {
-  auto sockets = edges_->reach();
-  for (const auto& each : groups) sockets = std::max(sockets, each.sockets);
-  return edges_->invite(*ask_, stages_, sockets);
-}
-
-result<void> pipeline::invite(std::vector<replica_group>& groups, engine::socket_reach sockets) {
-  for (std::size_t stage = 0; stage < groups.size(); ++stage) {
-    auto& group = groups[stage];
-    if (group.sums == engine::replica_sum_way::links) continue;
-    group.sockets = sockets;
-    auto invited = ask<replicas_invited>(stages_[stage], invite_replicas{replicas_, sockets});
-    if (!invited) return tl::unexpected(invited.error());
-    group.invitation = std::move(invited->invitation);
-  }
-  return {};
-}
-
-result<void> pipeline::connect(const std::vector<replica_group>& groups) {
-  for (std::uint32_t replica = 0; replica < replicas_; ++replica)
-    for (std::uint32_t stage = 0; stage < layout_.stages; ++stage) {
-      const auto connected = ask<acknowledged>(stages_[replica * layout_.stages + stage],
-                                               surroundings_of(stage, replica, groups[stage]));
-      if (!connected) return tl::unexpected(connected.error());
-    }
-  return {};
-}
 
 engine::step_key pipeline::next_step() {
   return {epoch_id{0}, step_id{++last_step_}};
@@ -285,7 +21,8 @@ engine::step_key pipeline::next_step() {
 // Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
   if (order.dry_run) return order.loss_scale;
-  return scaler_ && training_steps_ > steps_before_ ? 0 : loss_scale_;
+  if (!options_.scaler) return options_.loss_scale;
+  return training_steps_ > options_.steps_before ? 0 : options_.scaler->scale;
 }
 
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
@@ -296,9 +33,7 @@ result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, en
                                     announce_plan{number, kind, plan.microbatches, plan.chunks,
                                                   plan.stages[i % layout_.stages]},
                                     usual_deadlines.transfer));
-  const auto known = all(std::move(answers)).get();
-  if (!known) return tl::unexpected(known.error());
-  return {};
+  return all(std::move(answers)).get().map([](const auto&) {});
 }
 
 result<void> pipeline::plan_replica(run_stage& run, std::uint32_t replica,
@@ -364,7 +99,7 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
     answers.push_back(
         ask_->request<stage_done>(stages_[i], runs[i / layout_.stages], usual_deadlines.step));
   auto together = all(answers);
-  under_way_.push_back({step, order.kind, number, order.samples, steady_clock::now(),
+  under_way_.push_back({step, order.kind, number, order.samples, std::chrono::steady_clock::now(),
                         std::move(answers), std::move(together)});
   open_->add(under_way_.back().answers);
   for (std::size_t i = 0; i < stages_.size(); ++i) watch_work(i, under_way_.back().of_stages[i]);
@@ -388,18 +123,11 @@ bool pipeline::wait(std::chrono::milliseconds patience) const {
   return answers.ready();
 }
 
-result<step_outcome> pipeline::finish() {
-  const auto reports = under_way_.front().answers.get();
-  if (!reports && may_go_on_after(reports.error())) return tl::unexpected(reports.error());
-  const auto pending = std::move(under_way_.front());
-  under_way_.pop_front();
-  if (!reports) return tl::unexpected(reports.error());
-  if (pending.kind == engine::step_kind::training) forget_before(pending.number);
-  step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
+void pipeline::add_up(const std::vector<stage_done>& reports, step_outcome& outcome) const {
   std::vector<double> losses(logical_, 0.0);
   std::vector<std::vector<double>> metrics(logical_);
-  for (std::size_t i = 0; i < reports->size(); ++i) {
-    const auto& report = (*reports)[i];
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const auto& report = reports[i];
     const auto first = i / layout_.stages * (logical_ / replicas_);
     for (std::size_t k = 0; k < report.losses.size() && first + k < losses.size(); ++k)
       losses[first + k] += report.losses[k];
@@ -415,7 +143,18 @@ result<step_outcome> pipeline::finish() {
     engine::add_sums(left, right);
     return left;
   });
-  const auto now = steady_clock::now();
+}
+
+result<step_outcome> pipeline::finish() {
+  const auto reports = under_way_.front().answers.get();
+  if (!reports && may_go_on_after(reports.error())) return tl::unexpected(reports.error());
+  const auto pending = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (!reports) return tl::unexpected(reports.error());
+  if (pending.kind == engine::step_kind::training) forget_before(pending.number);
+  step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
+  add_up(*reports, outcome);
+  const auto now = std::chrono::steady_clock::now();
   outcome.seconds =
       std::chrono::duration<double>(now - std::max(pending.begun, last_finish_)).count();
   last_finish_ = now;

@@ -20,9 +20,9 @@
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/pipeline/pipeline_options.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/plan_book.hpp"
@@ -69,71 +69,6 @@ struct step_order {
   double loss_scale = 1;  ///< Of a dry run.
 };
 
-/// A tied weight: two stages each hold a copy of it, under their own parameter's name.
-struct stage_tie {
-  std::size_t stage = 0;
-  std::string parameter;
-  std::size_t other_stage = 0;
-  std::string other_parameter;
-};
-
-/// Options of a pipeline.
-struct pipeline_options {
-  std::uint32_t credits = engine::default_credits;  ///< See `compose`.
-  std::vector<stage_tie> ties = {};                 ///< Between different stages.
-  /// Whether all stages skip a step whose loss or gradients are not finite; otherwise it is an
-  /// error.
-  bool skip_bad_steps = false;
-  double loss_scale = 1;  ///< Factor of each loss, by which its gradients are divided.
-  /// Dynamic loss scaling, instead of `loss_scale`. All stages skip a step whose gradients
-  /// overflowed, whatever `skip_bad_steps` says, unless the scale can fall no further or the loss
-  /// itself is not finite.
-  std::optional<engine::loss_scaler> scaler = {};
-  /// Training steps that were made before with these weights. Step numbers, by which layers draw
-  /// random numbers, continue from there.
-  std::uint64_t steps_before = 0;
-  double clip_norm = 0;  ///< Maximum norm of all stages' gradients together; 0: any.
-  /// Limits of one message of weights or optimizer state.
-  piece_limits pieces = {};
-  /// The reader of the batches, perhaps on another node: it feeds the pipeline from its own node,
-  /// and no other pipeline any more. Null: a feeder of this process does.
-  data_actor data = {};
-  /// The number of pipelines of the same stages that share each batch and sum their gradients.
-  /// Their stages are given one replica after the other.
-  std::uint32_t replicas = 1;
-  /// Determines how a batch is divided and in which order the parts are summed, and with that the
-  /// bits; a replica stands for one or several logical ones. A multiple of `replicas` by a power of
-  /// two, or any number with one replica. 0: `replicas`.
-  std::uint32_t logical_replicas = 0;
-  /// The replicas of a stage shard its optimizer's state: each updates the parameters that it owns,
-  /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
-  /// same.
-  bool shares_state = false;
-  /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
-  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Without effect where there is one
-  /// logical replica.
-  bool synced_norm = false;
-  /// How replicas of a stage may sum their gradients: with a collective library of their devices
-  /// if possible (see engine::choose_sum), otherwise over links.
-  engine::sum_wish sums = {};
-  /// Stages of different processes send each other activations and gradients by the collective
-  /// library of their devices; an error where they cannot (see engine::reach_between). A lost stage
-  /// then is not replaced alone, whatever `logs_edges` says.
-  bool edges_by_library = false;
-  /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
-  /// loss of a stage: first the one beside the stage, and then others elsewhere. No stage then ends
-  /// a step before all stages have stored the version before it. Empty: no versions are kept.
-  std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
-  /// The one of them that may be lost without another one in its place: stages go on with the
-  /// others. Null: none is.
-  caf::strong_actor_ptr spare_keeper = {};
-  /// With keepers: stages and feeders remember what they send in the last steps, so that lost
-  /// stages can be replaced; see `replay`. Without effect for replicas that are not replaceable
-  /// (see replica_group).
-  bool logs_edges = false;
-  std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
-};
-
 /// The replacement of a stage that was lost, or whose replay was cut off by another loss.
 struct stage_replacement {
   std::size_t stage = 0;
@@ -158,11 +93,6 @@ struct slices_under_way {
   std::vector<slice> slices = {};                          // of the stages that have some
   future<std::optional<engine::loss_scaler>> scaler = {};  // as the step has left it
 };
-
-/// The ties of a model between different stages, given the layers of each stage. Ties inside a
-/// stage are handled by the stage.
-[[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
-                                                  const std::vector<engine::layer_range>& ranges);
 
 /// Drives stage actors, on any node, through training and evaluation steps. With replicas, weights
 /// and state are loaded into all of them and read from the first, since they stay equal. The calls
@@ -298,7 +228,7 @@ class pipeline {
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
   /// The limits of one such message.
-  [[nodiscard]] const piece_limits& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const piece_limits& pieces() const noexcept { return options_.pieces; }
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
@@ -390,9 +320,9 @@ class pipeline {
   [[nodiscard]] result<void> feed_again(const engine::step_key& from);
   [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
-  [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
+  [[nodiscard]] result<std::vector<replica_group>> choose_sums();
   /// By which ports stages send each other tensors, before `choose_sums`.
-  [[nodiscard]] result<void> choose_edges(const pipeline_options& options);
+  [[nodiscard]] result<void> choose_edges();
   /// Gets the invitations to those, by sockets that `groups` use too.
   [[nodiscard]] result<void> invite_edges(const std::vector<replica_group>& groups);
   /// Gets the invitations of those that sum by a library.
@@ -419,6 +349,12 @@ class pipeline {
   template <class Answer, class Request>
   [[nodiscard]] result<void> visit(std::size_t stage, Request request, std::uint64_t first,
                                    std::uint64_t count, const part_taker& take);
+  /// What a stage has, piece after piece, by places in its list.
+  template <class Answer, class Request>
+  [[nodiscard]] auto pieces_of(std::size_t stage, Request request);
+  /// The same stage of each replica.
+  template <class Request>
+  [[nodiscard]] result<void> tell_replicas(std::size_t stage, const Request& message);
   template <class Request>
   [[nodiscard]] result<void> give(std::size_t stage, Request message, const piece_source& next);
   template <class Request>
@@ -439,7 +375,9 @@ class pipeline {
   [[nodiscard]] result<void> replace_voters(const replacements& lost);
   [[nodiscard]] result<std::uint64_t> version_for(const replacements& lost) const;
   /// Returns what the other stages are to be told.
-  [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with);
+  [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with,
+                                               const engine::step_key& from,
+                                               const engine::step_key& done_before);
   /// The loss of that stage fails the steps under way.
   void watch(std::size_t place);
   [[nodiscard]] result<void> prepare(const replacements& lost, std::uint64_t version);
@@ -453,12 +391,13 @@ class pipeline {
   void watch_work(std::size_t place, const future<stage_done>& answer);
   /// Whether the steps under way may go on with another stage.
   [[nodiscard]] bool may_go_on_after(const error& why) const;
+  /// Adds up what the stages report of a step.
+  void add_up(const std::vector<stage_done>& reports, step_outcome& outcome) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<requester> ask_;
   std::unique_ptr<edge_plan> edges_;
   std::shared_ptr<open_steps> open_;
-  piece_limits pieces_;
   std::vector<stage_actor> stages_;  // of all replicas, one replica after the other
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
@@ -466,11 +405,9 @@ class pipeline {
   bool synced_norm_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
-  step_coordinator_actor coordinator_;         // null: nothing couples the stages
-  double loss_scale_ = 1;                      // with a scaler: of the first training step
-  std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
+  step_coordinator_actor coordinator_;  // null: nothing couples the stages
   engine::model_layout layout_;
-  pipeline_options options_;
+  pipeline_options options_;  // the scaler as it was before the first training step
   // That a stage may have to be given again, by replica.
   std::map<engine::step_key, std::vector<run_stage>> orders_;
   // Batches that the reader may have to feed again: of those steps, and of those not begun yet.
@@ -485,7 +422,6 @@ class pipeline {
   std::deque<pending_step> under_way_;
   std::string sum_line_;
   std::uint64_t last_step_ = 0;
-  std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
   std::chrono::steady_clock::time_point last_finish_;
 };

@@ -40,7 +40,7 @@ class pipeline::open_steps {
     const std::scoped_lock lock(mutex_);
     if (feeders_ != which) return;
     fed_up_ = why;
-    for (const auto& each : open_) each.state()->settle_error(why);
+    fail_all(why);
   }
 
   /// Whoever is in that place now is told of, if it is lost, by the number that this returns.
@@ -58,8 +58,7 @@ class pipeline::open_steps {
 
   void stage_lost(std::size_t place, std::uint64_t which, const error& why) {
     const std::scoped_lock lock(mutex_);
-    if (watched_[place] != which) return;
-    for (const auto& each : open_) each.state()->settle_error(why);
+    if (watched_[place] == which) fail_all(why);
   }
 
   /// Its arithmetic has thrown: it is of no use any more.
@@ -67,10 +66,14 @@ class pipeline::open_steps {
     const std::scoped_lock lock(mutex_);
     if (watched_[place] != which) return;
     thrown_.emplace(place, why);
-    for (const auto& each : open_) each.state()->settle_error(why);
+    fail_all(why);
   }
 
  private:
+  void fail_all(const error& why) {
+    for (const auto& each : open_) each.state()->settle_error(why);
+  }
+
   std::mutex mutex_;
   std::vector<step_answers> open_;
   std::optional<error> fed_up_;

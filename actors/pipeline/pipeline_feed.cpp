@@ -10,7 +10,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
 
 namespace troupe::actors {

@@ -197,7 +197,9 @@ void pipeline::watch(std::size_t place) {
           });
 }
 
-replace_neighbour pipeline::put_in_place(const stage_replacement& with) {
+replace_neighbour pipeline::put_in_place(const stage_replacement& with,
+                                         const engine::step_key& from,
+                                         const engine::step_key& done_before) {
   const auto place = with.stage;
   const known_there before{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(place)),
                            options_.keepers.at(place).front()};
@@ -210,6 +212,8 @@ replace_neighbour pipeline::put_in_place(const stage_replacement& with) {
   const bool has_moved = known.keeper != with.keeper;
   return {.lost = known.stage,
           .by = caf::actor_cast<caf::strong_actor_ptr>(with.by),
+          .from = from,
+          .done_before = done_before,
           .lost_keeper = has_moved ? known.keeper : caf::strong_actor_ptr(),
           .keeper = with.keeper};
 }
@@ -319,11 +323,7 @@ result<std::uint64_t> pipeline::replay(const replacements& lost, const data_acto
   const auto done_before = under_way_.empty() ? next : under_way_.front().key;
   forget_evaluations(done_before);
   std::vector<replace_neighbour> what;
-  for (const auto& with : lost) {
-    what.push_back(put_in_place(with));
-    what.back().from = from;
-    what.back().done_before = done_before;
-  }
+  for (const auto& with : lost) what.push_back(put_in_place(with, from, done_before));
   if (has_new_feeders) options_.data = reader;
   auto done = has_new_feeders ? connect_feeders() : result<void>();
   if (done) done = prepare(lost, *version);

@@ -20,6 +20,12 @@ namespace {
 
 constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
 
+engine::loss_scaler scaler_with(engine::loss_scaler scaler, const loss_scale_now& then) {
+  scaler.scale = then.scale;
+  scaler.applied = then.applied;
+  return scaler;
+}
+
 }  // namespace
 
 std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
@@ -30,15 +36,20 @@ std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
 }
 
 template <class Answer, class Request>
-result<void> pipeline::read(std::size_t stage, Request request,
-                            std::vector<engine::named_tensor>& into) {
-  auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
+auto pipeline::pieces_of(std::size_t stage, Request request) {
+  return [this, stage, request](const list_place& from) mutable -> result<tensor_piece> {
     request.from = from;
-    request.most = pieces_;
+    request.most = options_.pieces;
     auto part = ask<Answer>(stages_.at(stage), request);
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);
-  });
+  };
+}
+
+template <class Answer, class Request>
+result<void> pipeline::read(std::size_t stage, Request request,
+                            std::vector<engine::named_tensor>& into) {
+  auto all = gather_pieces(pieces_of<Answer>(stage, request));
   if (!all) return tl::unexpected(all.error());
   std::ranges::move(*all, std::back_inserter(into));
   return {};
@@ -47,14 +58,15 @@ result<void> pipeline::read(std::size_t stage, Request request,
 template <class Answer, class Request>
 result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
                              std::uint64_t count, const part_taker& take) {
-  const auto piece_at = [&](const list_place& from) -> result<tensor_piece> {
-    request.from = from;
-    request.most = pieces_;
-    auto part = ask<Answer>(stages_.at(stage), request);
-    if (!part) return tl::unexpected(part.error());
-    return std::move(part->piece);
-  };
-  return visit_pieces(first, count, piece_at, take);
+  return visit_pieces(first, count, pieces_of<Answer>(stage, request), take);
+}
+
+template <class Request>
+result<void> pipeline::tell_replicas(std::size_t stage, const Request& message) {
+  for (auto at = stage; at < stages_.size(); at += layout_.stages)
+    if (auto taken = ask<acknowledged>(stages_.at(at), message); !taken)
+      return tl::unexpected(taken.error());
+  return {};
 }
 
 template <class Request>
@@ -62,26 +74,17 @@ result<void> pipeline::give(std::size_t stage, Request message, const piece_sour
   while (true) {
     auto piece = next();
     if (!piece) return tl::unexpected(piece.error());
-    const bool last = piece->last;
     message.piece = std::move(*piece);
-    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-      auto taken = ask<acknowledged>(stages_.at(at), message);
-      if (!taken) return tl::unexpected(taken.error());
-    }
-    if (last) return {};
+    if (auto taken = tell_replicas(stage, message); !taken || message.piece.last) return taken;
   }
 }
 
 template <class Request>
 result<void> pipeline::load(std::size_t stage, Request message,
                             const std::vector<engine::named_tensor>& tensors) {
-  return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
+  return give_pieces(tensors, options_.pieces, [&](tensor_piece piece) {
     message.piece = std::move(piece);
-    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-      auto loaded = ask<acknowledged>(stages_.at(at), message);
-      if (!loaded) return tl::unexpected(loaded.error());
-    }
-    return {};
+    return tell_replicas(stage, message);
   });
 }
 
@@ -120,7 +123,7 @@ result<void> pipeline::visit_state(const part_taker& take) {
     for (const auto owner : owners_of_state(stage))
       if (auto done = visit<kept_state>(owner, actors::read_state{}, 0, all_tensors, take); !done)
         return done;
-  if (!scaler_) return {};
+  if (!options_.scaler) return {};
   return read_scaler().and_then([&](const engine::named_tensor& kept) {
     return take({kept.name, kept.tensor});
   });
@@ -140,7 +143,7 @@ result<std::vector<engine::tensor_form>> pipeline::list_state() {
     for (const auto owner : owners_of_state(stage))
       if (auto listed = visit<kept_state>(owner, request, 0, all_tensors, list); !listed)
         return tl::unexpected(listed.error());
-  if (!scaler_) return forms;
+  if (!options_.scaler) return forms;
   const auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
   forms.push_back(engine::form_of(*scaler));
@@ -167,13 +170,10 @@ result<void> pipeline::adopt_versions(const std::vector<version_place>& from) {
 }
 
 result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t step) {
-  if (!scaler_ || step == steps_before_) return scaler_;
+  if (!options_.scaler || step == options_.steps_before) return options_.scaler;
   const auto then = ask<loss_scale_now>(coordinator_, read_loss_scale{step});
   if (!then) return tl::unexpected(then.error());
-  auto scaler = *scaler_;
-  scaler.scale = then->scale;
-  scaler.applied = then->applied;
-  return scaler;
+  return scaler_with(*options_.scaler, *then);
 }
 
 slices_under_way pipeline::write_slices(std::uint64_t step, const std::string& folder) {
@@ -199,16 +199,14 @@ slices_under_way pipeline::write_slices(std::uint64_t step, const std::vector<st
       made.slices.push_back(
           {owner, what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
     }
-  if (!scaler_ || step == steps_before_) {
-    made.scaler = settled_future<std::optional<engine::loss_scaler>>(scaler_);
+  if (!options_.scaler || step == options_.steps_before) {
+    made.scaler = settled_future<std::optional<engine::loss_scaler>>(options_.scaler);
     return made;
   }
   made.scaler = ask_->request<loss_scale_now>(coordinator_, read_loss_scale{step, true},
                                               usual_deadlines.write)
-                    .then([scaler = *scaler_](const loss_scale_now& then) mutable {
-                      scaler.scale = then.scale;
-                      scaler.applied = then.applied;
-                      return std::optional(scaler);
+                    .then([scaler = *options_.scaler](const loss_scale_now& then) {
+                      return std::optional(scaler_with(scaler, then));
                     });
   return made;
 }
@@ -267,7 +265,7 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
     for (const auto owner : owners_of_state(stage))
       if (auto part = read<kept_state>(owner, actors::read_state{}, all); !part)
         return tl::unexpected(part.error());
-  if (!scaler_) return all;
+  if (!options_.scaler) return all;
   auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
   all.push_back(std::move(*scaler));

@@ -2,14 +2,12 @@
 
 #include <caf/send.hpp>
 #include <chrono>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/data.hpp"
-#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/data/data_actor.hpp"
 #include "actors/recovery/failed_work.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/metric.hpp"

@@ -5,7 +5,6 @@
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -86,22 +85,17 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
   self->state.known = std::move(*known);
   self->state.kept = kept;
   end_when_thrown(*self, keeper_name);
+  const guarding guarded(self, keeper_name);
   return {
-      [self](const store_version& what) {
-        return answering(keeper_name, [&] { return on_store(self, what); });
-      },
-      [self](const store_update& what) {
-        return answering(keeper_name, [&] { return on_update(self, what); });
-      },
+      guarded(on_store),
+      guarded(on_update),
       [](const describe_keeper&) {
         return keeper_described{messages::this_machine(), ::getpid()};
       },
       [self](const list_versions& what) {
         return versions_kept{self->state.of(what.stage).steps()};
       },
-      [self](const fetch_version& what) {
-        return answering(keeper_name, [&] { return on_fetch(self, what); });
-      },
+      guarded(on_fetch),
   };
 }
 

@@ -191,12 +191,16 @@ class node final : public actor_directory,
   void actor_ended(const remote_core::actor_ended& what);
   void node_down(const remote_core::node_down& what);
 
+  /// Puts a message and its sender into a frame. Errors: those of the registry; unknown_target.
+  [[nodiscard]] result<void> put(caf::mailbox_element& what, messages::frame& out);
   void undelivered(const messages::frame& out, const error& why);
   /// For a frame that is about to be sent: tells whoever sent it when it exceeds a limit of the
   /// link. Empty for one that cannot.
   [[nodiscard]] messages::link::completion when_refused(peer_id peer, const messages::frame& out);
   /// `what` has neither fields nor tensors any more.
   void refused(peer_id peer, const messages::frame& what, const error& why);
+  /// An error in place of an answer; `of` has the answer's types, and nothing else in its body.
+  void send_instead(const std::string& to, messages::frame of, const error& why);
   void tell_sender(const caf::strong_actor_ptr& sender, const error& why);
   [[nodiscard]] request_inbox& requests() const;
   void put_error(messages::frame& out, const error& what);

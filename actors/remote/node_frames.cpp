@@ -58,28 +58,30 @@ std::string describe(const frame& what, const std::string& node) {
 
 }  // namespace
 
+result<void> node::put(caf::mailbox_element& what, frame& out) {
+  if (auto encoded = types_.encode(what.content(), out, *this); !encoded) return encoded;
+  if (!what.sender) return {};
+  if (what.sender->node() == system_.node())
+    out.sender = make_reachable(what.sender);
+  else if (what.mid.is_request())
+    return fail(errc::unknown_target, "a request of node '" + name_of(what.sender->node()) +
+                                          "' cannot be delegated to a third node");
+  return {};
+}
+
 void node::forward(const route& to, caf::abstract_actor& target, caf::mailbox_element_ptr what) {
   const auto& mid = what->mid;
   frame out{.target = target.id()};
-  auto encoded = types_.encode(what->content(), out, *this);
-  if (encoded && what->sender) {
-    if (what->sender->node() == system_.node()) {
-      out.sender = make_reachable(what->sender);
-    } else if (mid.is_request()) {
-      encoded = fail(errc::unknown_target, "a request of node '" + name_of(what->sender->node()) +
-                                               "' cannot be delegated to a third node");
-    }
-  }
-  if (!encoded && mid.is_response()) {
+  if (const auto done = put(*what, out); !done) {
+    const bool waits = mid.is_request() && what->sender;
+    if (waits)
+      enqueue(what->sender, nullptr, mid.response_id(), caf::make_message(to_caf(done.error())));
+    else if (!mid.is_response())
+      tell_sender(what->sender, done.error());
+    if (!mid.is_response()) return;
     out.body.clear();
     out.tensors.clear();
-    put_error(out, encoded.error());
-  } else if (!encoded) {
-    if (mid.is_request() && what->sender)
-      enqueue(what->sender, nullptr, mid.response_id(), caf::make_message(to_caf(encoded.error())));
-    else
-      tell_sender(what->sender, encoded.error());
-    return;
+    put_error(out, done.error());
   }
   if (mid.is_request()) {
     const bool known = !what->sender || what->sender == inbox_;
@@ -234,14 +236,9 @@ void node::refused(peer_id peer, const frame& what, const error& why) {
     case frame_kind::request:  // a requester adds itself what it asked
       return undelivered(what, what.sender == inbox_->id() ? why : told);
     case frame_kind::response:
-    case frame_kind::down: {
-      if (name.empty()) return;  // it is gone
-      auto instead = what;
-      const bool was_error = what.body.size() == 1 && what.body.front().type == "error";
-      instead.body.clear();
-      put_error(instead, was_error ? error{why.code, ""} : told);  // without a text it fits
-      return send(name, std::move(instead));
-    }
+    case frame_kind::down:
+      if (!name.empty()) send_instead(name, what, told);  // else it is gone
+      return;
     case frame_kind::lookup: {
       std::unique_lock lock(mutex_);
       core_->lookup_failed(what.request_id, told);
@@ -254,6 +251,13 @@ void node::refused(peer_id peer, const frame& what, const error& why) {
     default:
       tell_sender(sender, told);
   }
+}
+
+void node::send_instead(const std::string& to, frame of, const error& why) {
+  const bool was_error = of.body.size() == 1 && of.body.front().type == "error";
+  of.body.clear();
+  put_error(of, was_error ? error{why.code, ""} : why);  // without a text it fits
+  send(to, std::move(of));
 }
 
 void node::tell_sender(const caf::strong_actor_ptr& sender, const error& why) {

@@ -153,25 +153,14 @@ slice_store_actor::behavior_type slice_store_behavior(
   static_cast<void>(::setpriority(PRIO_PROCESS, 0, behind_arithmetic));
   self->state.folder = std::make_unique<engine::slice_folder>(std::move(*folder));
   end_when_thrown(*self, store_name);
+  const guarding guarded(self, store_name);
   return {
-      [self](const check_slices& what) {
-        return answering(store_name, [&] { return on_check(self, what); });
-      },
-      [self](const copy_slice& what) {
-        return answering(store_name, [&] { return on_copy(self, what); });
-      },
-      [self](const read_slice_file& what) {
-        return answering(store_name, [&] { return on_read(self, what); });
-      },
-      [self](const keep_manifest& what) {
-        return answering(store_name, [&] { return on_keep_manifest(self, what); });
-      },
-      [self](const keep_slices& what) {
-        return answering(store_name, [&] { return on_keep(self, what); });
-      },
-      [self](const list_manifests& what) {
-        return answering(store_name, [&] { return on_list(self, what); });
-      },
+      guarded(on_check),
+      guarded(on_copy),
+      guarded(on_read),
+      guarded(on_keep_manifest),
+      guarded(on_keep),
+      guarded(on_list),
   };
 }
 

@@ -38,7 +38,7 @@ struct slice_writer_state {
 using slice_writer_pointer = slice_writer_actor::stateful_pointer<slice_writer_state>;
 
 caf::error refusal(const slice_writer_state& state, const error& why) {
-  return to_caf({why.code, state.name + ": " + why.text});
+  return to_caf(error_about(state.name, why));
 }
 
 /// What of a slice goes into which file; all of it has one.
@@ -108,13 +108,10 @@ slice_writer_actor::behavior_type slice_writer_behavior(slice_writer_pointer sel
   self->state.name = std::move(stage);
   const auto name = self->state.name + ": the writer of checkpoints";
   end_when_thrown(*self, name);
+  const guarding guarded(self, name);
   return {
-      [self, name](const store_slice& order) {
-        return answering(name, [&] { return on_store(self, order); });
-      },
-      [self, name](const read_slice& what) {
-        return answering(name, [&] { return on_read(self, what); });
-      },
+      guarded(on_store),
+      guarded(on_read),
   };
 }
 

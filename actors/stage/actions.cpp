@@ -135,6 +135,20 @@ engine::work_item item_of(const engine::action& what, const run_stage& order,
   return item;
 }
 
+/// Errors: those of the core, for one that is not finite.
+result<void> add_loss(stage_pointer self, announced_step& step, const engine::microbatch_loss& of) {
+  const auto logical = logical_of(step.order, of.microbatch);
+  step.report.losses.at(logical) += of.loss;
+  if (!of.metrics.empty()) {
+    step.report.metrics.resize(step.report.losses.size());
+    engine::add_sums(step.report.metrics.at(logical), of.metrics);
+  }
+  if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
+  return self->state.end.core.loss_not_finite(
+      step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +
+                           (std::isnan(of.loss) ? "NaN" : "infinite"));
+}
+
 }  // namespace
 
 void start_work(stage_pointer self, const engine::start_action& what) {
@@ -182,17 +196,12 @@ bool fetch_losses(stage_pointer self, const engine::step_key& key) {
   return true;
 }
 
-result<void> add_loss(stage_pointer self, announced_step& step, const engine::microbatch_loss& of) {
-  const auto logical = logical_of(step.order, of.microbatch);
-  step.report.losses.at(logical) += of.loss;
-  if (!of.metrics.empty()) {
-    step.report.metrics.resize(step.report.losses.size());
-    engine::add_sums(step.report.metrics.at(logical), of.metrics);
-  }
-  if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
-  return self->state.end.core.loss_not_finite(
-      step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +
-                           (std::isnan(of.loss) ? "NaN" : "infinite"));
+bool add_losses(stage_pointer self, announced_step& step,
+                const std::vector<engine::microbatch_loss>& of) {
+  for (const auto& each : of)
+    if (const auto added = add_loss(self, step, each); !added)
+      return fail_all(self, added.error()), false;
+  return true;
 }
 
 }  // namespace troupe::actors

@@ -15,8 +15,9 @@ void start_work(stage_pointer self, const engine::start_action& what);
 /// come with the gradients of a training step.
 [[nodiscard]] bool fetch_losses(stage_pointer self, const engine::step_key& key);
 
-/// Adds a loss of the step to its report. Errors: those of the core, for one that is not finite.
-[[nodiscard]] result<void> add_loss(stage_pointer self, announced_step& step,
-                                    const engine::microbatch_loss& of);
+/// Adds losses of the step to its report. False: the core does not accept one that is not finite,
+/// and the steps under way have failed.
+[[nodiscard]] bool add_losses(stage_pointer self, announced_step& step,
+                              const std::vector<engine::microbatch_loss>& of);
 
 }  // namespace troupe::actors

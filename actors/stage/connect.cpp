@@ -7,7 +7,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
-#include "actors/stage/replica_end.hpp"
+#include "actors/stage/replicas/join.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -46,6 +46,27 @@ void couple(stage_state& state, const connect_stage& to) {
   end.core = engine::step_end_core(std::move(rules));
 }
 
+bool is_there(const caf::strong_actor_ptr& actor) {
+  return actor != nullptr;
+}
+
+bool is_port(const edge_port& each) {
+  return each.other && each.on != engine::edge::target && each.on <= engine::edge::gradient &&
+         each.sockets <= engine::socket_reach::network;
+}
+
+/// Why the stage cannot be one of these replicas; null: it can.
+const char* why_refused(const replica_group& replicas) {
+  if (replicas.logical < 1 || (!replicas.stages.empty() && replicas.own >= replicas.stages.size()))
+    return "its replica is none of those it is told of";
+  if (!std::ranges::all_of(replicas.stages, is_there)) return "a replica of it is no stage";
+  if (replicas.sums > engine::replica_sum_way::fast)
+    return "its replicas are to sum in a way that there is not";
+  if (replicas.sockets > engine::socket_reach::network)
+    return "its replicas are to use a network that there is not";
+  return nullptr;
+}
+
 /// Why the stage cannot take the place that it is told; null: it can.
 const char* why_refused(const stage_state& state, const connect_stage& to) {
   const auto& modules = state.modules;
@@ -57,28 +78,16 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
         (!to.feeder && (place.is_first || place.is_last)))
       return "its neighbours do not fit its place";
   }
-  const auto is_there = [](const auto& actor) { return bool(actor); };
   if (to.credits < 1) return "an edge needs at least one credit";
   if (!std::ranges::all_of(to.ties, is_there, &tied_parameter::other))
     return "a tie of it names no other stage";
   if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
     return "its steps depend on those of other stages, but it has no coordinator";
-  if (to.replicas.logical < 1 ||
-      (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
-    return "its replica is none of those it is told of";
-  if (!std::ranges::all_of(to.replicas.stages, is_there)) return "a replica of it is no stage";
-  if (to.replicas.sums > engine::replica_sum_way::fast)
-    return "its replicas are to sum in a way that there is not";
-  if (to.replicas.sockets > engine::socket_reach::network)
-    return "its replicas are to use a network that there is not";
+  if (const auto* const why = why_refused(to.replicas)) return why;
   if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
   if (to.logs && (to.keepers.empty() || !to.replicas.is_replaceable()))
     return "it is to log its edges, which needs keepers, and replicas that sum over links, each "
            "with batch norms of its own";
-  const auto is_port = [](const edge_port& each) {
-    return each.other && each.on != engine::edge::target && each.on <= engine::edge::gradient &&
-           each.sockets <= engine::socket_reach::network;
-  };
   if (!std::ranges::all_of(to.ports, is_port)) return "a port of it is none that there is";
   if (to.logs && !to.ports.empty())
     return "it is to log its edges, but what goes by ports is not sent again";
@@ -124,7 +133,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   couple(state, to);
   auto joined = join_replicas(self, to.replicas);
   if (joined) joined = join_edges(self, to.ports);
-  if (!joined) return to_caf({joined.error().code, state.name + ": " + joined.error().text});
+  if (!joined) return to_caf(error_about(state.name, joined.error()));
   return acknowledged{};
 }
 

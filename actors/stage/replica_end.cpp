@@ -1,27 +1,19 @@
 #include "actors/stage/replica_end.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 
 #include <exception>
 #include <memory>
 #include <utility>
 #include <variant>
 
-#include "actors/base/deadlines.hpp"
-#include "actors/base/errors.hpp"
-#include "actors/base/failure.hpp"
-#include "actors/base/process_identity.hpp"
-#include "actors/messages/common.hpp"
-#include "actors/messages/optimizer.hpp"
-#include "actors/stage/replica_log.hpp"
+#include "actors/stage/replicas/replica_log.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/step_end.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
 #include "engine/collective/tree.hpp"
-#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -192,10 +184,18 @@ void perform(stage_pointer self, const engine::all_reduced& what) {
   end_step(self, end.core.reduced(what.key));
 }
 
-void follow(stage_pointer self, const result<engine::all_reduce_effects>& effects) {
+/// Whether there is anything to carry out; fails the steps under way where a core has failed.
+template <class Effects>
+bool holds(stage_pointer self, const result<Effects>& effects) {
+  if (effects) return true;
   // What another replica sent before it heard that a third is gone: no step is left to fail.
-  if (!effects && effects.error().code == errc::peer_lost && self->state.steps.empty()) return;
-  if (!effects) return fail_all(self, effects.error());
+  const bool is_late = effects.error().code == errc::peer_lost && self->state.steps.empty();
+  if (!is_late) fail_all(self, effects.error());
+  return false;
+}
+
+void follow(stage_pointer self, const result<engine::all_reduce_effects>& effects) {
+  if (!holds(self, effects)) return;
   for (const auto& effect : *effects)
     std::visit([self](const auto& each) { perform(self, each); }, effect);
 }
@@ -203,8 +203,7 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
 /// The same of what synchronized batch norms sum; `send`: the own part to others.
 template <class Send>
 void follow(stage_pointer self, const result<engine::norm_effects>& effects, const Send& send) {
-  if (!effects && effects.error().code == errc::peer_lost && self->state.steps.empty()) return;
-  if (!effects) return fail_all(self, effects.error());
+  if (!holds(self, effects)) return;
   for (const auto& effect : *effects)
     if (const auto* const part = std::get_if<engine::send_norm_part>(&effect))
       send(*part);
@@ -212,153 +211,7 @@ void follow(stage_pointer self, const result<engine::norm_effects>& effects, con
       self->state.norm.answer(std::get<engine::norm_summed>(effect).sum);
 }
 
-/// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
-void replace_by(stage_pointer self, const engine::step_key& key, engine::step_gradients values) {
-  self->request(self->state.end.optimizer, usual_deadlines.update,
-                replace_parameters{std::move(values)})
-      .then(
-          [self, key](const acknowledged&) {
-            if (self->state.steps.contains(key)) end_step(self, self->state.end.core.ended(key));
-          },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
-}
-
-void take_parameters(stage_pointer self, const engine::step_key& key, const result<bool>& all) {
-  if (!all) return fail_all(self, all.error());
-  if (*all) replace_by(self, key, self->state.end.replicas.take_values(key));
-}
-
-/// Each replica's parameters go to all, by the port. `all`: by parameter, its owner and its value.
-void broadcast_by_port(const std::shared_ptr<engine::collective_port>& port, const stage_actor& to,
-                       const std::vector<std::pair<std::uint32_t, at::Tensor>>& all,
-                       replicas_gathered message) {
-  std::vector<engine::collective_operation> group;
-  for (const auto& [owner, value] : all) {
-    const bool is_own = owner == port->rank();
-    const auto here = is_own ? value : at::empty_like(value);
-    group.push_back({.what = engine::collective::broadcast,
-                     .from = is_own ? value : at::Tensor(),
-                     .to = here,
-                     .peer = owner});
-    message.values.push_back(is_own ? std::nullopt : std::optional(here));
-  }
-  port->submit(std::move(group), [to, message = std::move(message)](const auto& how) mutable {
-    if (!how) message.failure = how.error();
-    caf::anon_send(to, std::move(message));
-  });
-}
-
-void gather_by_port(stage_pointer self, const engine::step_key& key) {
-  const auto& state = self->state;
-  std::vector<std::pair<std::uint32_t, at::Tensor>> all;
-  for (const auto& each : state.end.parameters) all.emplace_back(0, each.tensor.detach());
-  for (const auto& bucket : state.end.replicas.core.buckets())
-    for (const auto i : bucket.parameters) all[i].first = bucket.owner;
-  state.adding->post([all = std::move(all), key, made = state.streams->mark(), port = state.port,
-                      streams = state.streams, connection = state.connection,
-                      to = caf::actor_cast<stage_actor>(self)] {
-    const auto on_device = streams->copying();
-    replicas_gathered message{.step = key, .connection = connection};
-    try {
-      streams->copies_wait(made);
-      broadcast_by_port(port, to, all, message);
-    } catch (const std::exception& problem) {
-      message.failure = {errc::handler_failed, "gathering the replicas' parameters failed: " +
-                                                   engine::reason_of(problem)};
-      caf::anon_send(to, std::move(message));
-    }
-  });
-}
-
-/// The optimizer keeps the state of what this replica updates, which is all where none shares.
-void keep_own_state(stage_pointer self) {
-  const auto& end = self->state.end;
-  keep_state_of own;
-  for (std::size_t i = 0; i < end.parameters.size(); ++i)
-    if (end.replicas.owns(i)) own.parameters.push_back(end.parameters[i].name);
-  self->send(end.optimizer, std::move(own));
-}
-
-/// Both ends of a tie need its sum, whoever updates it.
-void know_tied_sums(stage_pointer self) {
-  auto& end = self->state.end;
-  for (const auto& tie : end.ties) end.replicas.know_everywhere(tie.parameter);
-  for (const auto& module : self->state.modules)
-    for (const auto& tie : module->ties()) {
-      end.replicas.know_everywhere(tie.one);
-      end.replicas.know_everywhere(tie.other);
-    }
-}
-
-result<void> join_port(stage_pointer self, const replica_group& group) {
-  auto& state = self->state;
-  ++state.connection;
-  state.port.reset();
-  const bool by_port = group.sums != engine::replica_sum_way::links;
-  if (!by_port || group.stages.size() < 2) return {};
-  auto joined = state.collectives->join({.name = "the replicas of " + state.name,
-                                         .invitation = group.invitation,
-                                         .rank = group.own,
-                                         .ranks = static_cast<std::uint32_t>(group.stages.size()),
-                                         .on = state.streams->device(),
-                                         .order = group.sums == engine::replica_sum_way::fast
-                                                      ? engine::sum_order::fast
-                                                      : engine::sum_order::tree,
-                                         .sockets = group.sockets});
-  if (!joined) return tl::unexpected(joined.error());
-  state.port = std::move(*joined);
-  return {};
-}
-
 }  // namespace
-
-sum_offered offer_sum(stage_pointer self) {
-  const auto& state = self->state;
-  const auto on = state.streams->device();
-  auto here = own_identity();
-  sum_offered answer{{.stage = state.name,
-                      .library = {},
-                      .why_not = {},
-                      .device = on.str(),
-                      .machine = std::move(here.host),
-                      .network = std::move(here.network),
-                      .sockets = state.collectives->sockets()}};
-  if (auto library = state.collectives->library_for(on))
-    answer.offer.library = std::move(*library);
-  else
-    answer.offer.why_not = std::move(library.error().text);
-  return answer;
-}
-
-caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
-                                                 const invite_replicas& wanted) {
-  if (wanted.sockets > engine::socket_reach::network)
-    return to_caf({errc::bad_frame, self->state.name + ": an invitation to no network there is"});
-  auto made = self->state.collectives->invite(wanted.ranks, wanted.sockets);
-  if (!made) return to_caf({made.error().code, self->state.name + ": " + made.error().text});
-  return replicas_invited{std::move(*made)};
-}
-
-result<void> join_replicas(stage_pointer self, const replica_group& group) {
-  auto& state = self->state;
-  const auto& replicas = state.end.replicas;
-  if (auto joined = join_port(self, group); !joined) return joined;
-  state.norm.give_up({errc::cancelled, "the stage is connected anew"});
-  state.norm = stage_norm(group, state.name, state.threads);
-  if (replicas.core.ranks() < 2) return {};
-  keep_own_state(self);
-  know_tied_sums(self);
-  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
-    if (rank != replicas.core.rank()) self->monitor(replicas.stage_of(rank));
-  // Additions wait for memory rather than for a core, and so do not wait for the work thread.
-  if (!state.adding)
-    state.adding = std::make_unique<engine::work_thread>(
-        state.name + " sum", state.threads, std::function<bool()>(),
-        [name = state.name, here = self->address()](const std::exception& problem) {
-          end_because(here, name, problem);
-        });
-  return {};
-}
 
 std::vector<engine::gradient_taker> takers_of(stage_pointer self, const engine::step_key& key) {
   const auto& state = self->state;
@@ -424,27 +277,6 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
   follow(self, effects);
 }
 
-void share_parameters(stage_pointer self, const engine::step_key& key) {
-  if (self->state.port) return gather_by_port(self, key);
-  send_parameters(self, key);
-  take_parameters(self, key, self->state.end.replicas.gather.sent(key));
-}
-
-void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
-  auto& replicas = self->state.end.replicas;
-  if (has_departed(self)) return;
-  const bool repeats = replicas.gather.is_repeat(from.step, from.bucket);
-  if (!repeats && !self->state.steps.contains(from.step)) return;  // failed meanwhile
-  if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
-  const auto all = replicas.gather.arrived(from.step, from.bucket, from.from);
-  if (all && !repeats) {
-    auto here = from;
-    for (auto& each : here.values) each = self->state.streams->take(each, from.made);
-    replicas.keep(here);
-  }
-  take_parameters(self, from.step, all);
-}
-
 void on_replicas_added(stage_pointer self, const replicas_added& what) {
   auto& state = self->state;
   if (what.connection != state.connection || !state.steps.contains(what.step)) return;  // failed
@@ -455,16 +287,6 @@ void on_replicas_added(stage_pointer self, const replicas_added& what) {
   if (state.replay.window.contains(what.step))
     remember_sum(state, own_sum(self, what.step, what.bucket));
   follow(self, replicas.core.own_added(what.step, what.bucket));
-}
-
-void on_replicas_gathered(stage_pointer self, const replicas_gathered& what) {
-  auto& state = self->state;
-  if (what.connection != state.connection || !state.steps.contains(what.step)) return;  // failed
-  if (what.failure) return fail_all(self, *what.failure);
-  auto values = what.values;
-  for (auto& each : values)
-    if (each) each = state.streams->take(*each, {});
-  replace_by(self, what.step, std::move(values));
 }
 
 void on_norm_given(stage_pointer self, const norm_given& what) {

@@ -7,15 +7,6 @@
 /// replicas' devices sums them.
 namespace troupe::actors {
 
-/// By what this stage can sum with its replicas beside links.
-[[nodiscard]] sum_offered offer_sum(stage_pointer self);
-[[nodiscard]] caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
-                                                               const invite_replicas& wanted);
-
-/// Watches the other replicas' stages, begins to join their port where they have one, and makes the
-/// thread that adds. Once the stage is connected. Errors: those of the port.
-[[nodiscard]] result<void> join_replicas(stage_pointer self, const replica_group& group);
-
 /// For the modules, by chunk: hand each own gradient that is final to the stage. Null where there
 /// are no other replicas.
 [[nodiscard]] std::vector<engine::gradient_taker> takers_of(stage_pointer self,
@@ -31,13 +22,15 @@ void sum_over_replicas(stage_pointer self, const engine::step_key& key);
 void on_gradient_final(stage_pointer self, const gradient_final& what);
 void on_replica_gradients(stage_pointer self, const replica_gradients& from);
 void on_replica_statistics(stage_pointer self, const replica_statistics& from);
+void on_replicas_added(stage_pointer self, const replicas_added& what);
+
 /// The own parameters are updated: sends them to the other replicas, and ends the step when theirs
-/// are here.
+/// are here (replica_parameters.cpp).
 void share_parameters(stage_pointer self, const engine::step_key& key);
 
 void on_replica_parameters(stage_pointer self, const replica_parameters& from);
-void on_replicas_added(stage_pointer self, const replicas_added& what);
 void on_replicas_gathered(stage_pointer self, const replicas_gathered& what);
+
 void on_norm_given(stage_pointer self, const norm_given& what);
 void on_replica_norm(stage_pointer self, const replica_norm& from);
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose);

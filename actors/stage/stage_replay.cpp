@@ -8,8 +8,8 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
-#include "actors/stage/replica_log.hpp"
-#include "actors/stage/versions.hpp"
+#include "actors/stage/mirror/versions.hpp"
+#include "actors/stage/replicas/replica_log.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -16,9 +16,9 @@
 #include "actors/recovery/failed_work.hpp"
 #include "actors/stage/actions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
+#include "actors/stage/mirror/versions.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/stage_replay.hpp"
-#include "actors/stage/versions.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"
@@ -309,9 +309,7 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   if (from.failure)
     return fail_all(self,
                     failure_of_work("summing the gradients", found->second.order, *from.failure));
-  for (const auto& each : from.losses)
-    if (const auto added = add_loss(self, found->second, each); !added)
-      return fail_all(self, added.error());
+  if (!add_losses(self, found->second, from.losses)) return;
   state.end.gradients = from.gradients;
   state.end.statistics = from.statistics;
   end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)

@@ -6,7 +6,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
-#include "actors/stage/versions.hpp"
+#include "actors/stage/mirror/versions.hpp"
 #include "engine/model/model.hpp"
 #include "engine/state/model_file.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -70,7 +70,7 @@ caf::result<Answer> piece_of(const stage_state& state,
                              const piece_limits& most) {
   const auto on_device = state.streams->computing();
   auto piece = cut_piece(list, from, most, piece_tensors::copied);
-  if (!piece) return to_caf({piece.error().code, state.name + ": " + piece.error().text});
+  if (!piece) return to_caf(error_about(state.name, piece.error()));
   return Answer{std::move(*piece)};
 }
 
@@ -89,16 +89,14 @@ caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) 
       state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()), from.partly)
           .first->second;
   if (auto added = loader.add(from.piece); !added)
-    return to_caf({added.error().code, state.name + ": " + added.error().text});
+    return to_caf(error_about(state.name, added.error()));
   if (loader.complete()) state.loading.erase(from.chunk);
   return acknowledged{};
 }
 
 caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& from) {
   auto& state = self->state;
-  const auto refuse = [&](const error& why) {
-    return to_caf({why.code, state.name + ": " + why.text});
-  };
+  const auto refuse = [&](const error& why) { return to_caf(error_about(state.name, why)); };
   const auto files = find(from);
   if (!files) return files_loaded{false};
   const auto on_device = state.streams->computing();

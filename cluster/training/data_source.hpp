@@ -7,7 +7,7 @@
 #include <string>
 
 #include "actors/interfaces.hpp"
-#include "actors/pipeline/distant_data.hpp"
+#include "actors/pipeline/data/distant_data.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/training/application.hpp"
 

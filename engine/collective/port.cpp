@@ -18,18 +18,6 @@ bool needs_to(const collective_operation& one, std::uint32_t rank) {
   return one.what != collective::send && (one.what != collective::reduce || one.peer == rank);
 }
 
-/// Empty: both fit the operation.
-std::string size_fault(const collective_operation& one, std::uint32_t ranks) {
-  const auto &from = one.from, &to = one.to;
-  if (!from.defined() || !to.defined()) return {};
-  if (from.scalar_type() != to.scalar_type()) return "its two tensors differ in dtype";
-  const auto given = one.what == collective::all_gather ? from.numel() * ranks : from.numel();
-  const auto written = one.what == collective::reduce_scatter ? to.numel() * ranks : to.numel();
-  if (given == written) return {};
-  return format("%lld elements are given and %lld written, for %u ranks",
-                static_cast<long long>(from.numel()), static_cast<long long>(to.numel()), ranks);
-}
-
 std::string fault_of(const collective_operation& one, std::uint32_t rank, std::uint32_t ranks) {
   if (has_peer(one.what) && one.peer >= ranks)
     return format("rank %u is none of the %u ranks", one.peer, ranks);
@@ -40,29 +28,20 @@ std::string fault_of(const collective_operation& one, std::uint32_t rank, std::u
   for (const auto* each : {&one.from, &one.to})
     if (each->defined() && !each->is_non_overlapping_and_dense())
       return "a tensor has gaps; make it contiguous first";
-  return size_fault(one, ranks);
+  return size_fault(one.what, one.from, one.to, ranks);
 }
 
 }  // namespace
 
-std::string_view name_of(collective what) noexcept {
-  switch (what) {
-    case collective::send:
-      return "send";
-    case collective::receive:
-      return "receive";
-    case collective::broadcast:
-      return "broadcast";
-    case collective::reduce:
-      return "reduce";
-    case collective::all_reduce:
-      return "all-reduce";
-    case collective::reduce_scatter:
-      return "reduce-scatter";
-    case collective::all_gather:
-      return "all-gather";
-  }
-  return "operation";
+std::string size_fault(collective what, const at::Tensor& from, const at::Tensor& to,
+                       std::uint32_t ranks) {
+  if (!from.defined() || !to.defined()) return {};
+  if (from.scalar_type() != to.scalar_type()) return "its two tensors differ in dtype";
+  const auto given = what == collective::all_gather ? from.numel() * ranks : from.numel();
+  const auto written = what == collective::reduce_scatter ? to.numel() * ranks : to.numel();
+  if (given == written) return {};
+  return format("%lld elements are given and %lld written, for %u ranks",
+                static_cast<long long>(from.numel()), static_cast<long long>(to.numel()), ranks);
 }
 
 result<void> check(const collective_operation& one, std::uint32_t rank, std::uint32_t ranks) {

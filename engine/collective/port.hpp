@@ -8,28 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/collective/collective.hpp"
 #include "engine/collective/reach.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
-
-/// What all ranks of a group do together, or two of them.
-enum class collective : std::uint8_t {
-  send,            ///< `from` to rank `peer`.
-  receive,         ///< `to` from rank `peer`.
-  broadcast,       ///< `from` of rank `peer` to `to` of all.
-  reduce,          ///< The sum of all ranks' `from` to `to` of rank `peer`.
-  all_reduce,      ///< The sum of all ranks' `from` to `to` of all.
-  reduce_scatter,  ///< Block r of that sum to `to` of rank r.
-  all_gather,      ///< All ranks' `from`, one after the other, to `to` of all.
-};
-
-/// "all-reduce"
-[[nodiscard]] std::string_view name_of(collective what) noexcept;
 
 /// One operation of a group. Its tensors lie on the group's device, without gaps, and their shapes
 /// do not matter beside their sizes, which are the same on all ranks.
@@ -45,6 +31,10 @@ struct collective_operation {
 /// Checks an operation before any of it is done. Errors: bad_config, saying what is wrong with it.
 [[nodiscard]] result<void> check(const collective_operation& one, std::uint32_t rank,
                                  std::uint32_t ranks);
+
+/// What is wrong with the types or sizes of an operation's tensors; empty: nothing.
+[[nodiscard]] std::string size_fault(collective what, const at::Tensor& from, const at::Tensor& to,
+                                     std::uint32_t ranks);
 
 /// How parts are added.
 enum class sum_order : std::uint8_t {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cctype>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <mutex>
 #include <new>

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "engine/device/determinism.hpp"
-#include "engine/device/device_choice.hpp"
 #include "engine/device/device_findings_core.hpp"
 #include "engine/device/torch_cuda.hpp"
 

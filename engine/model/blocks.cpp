@@ -13,7 +13,6 @@
 
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "engine/autograd/pass.hpp"
 #include "engine/operators/convolution.hpp"

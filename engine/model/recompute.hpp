@@ -2,10 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/model/layer.hpp"

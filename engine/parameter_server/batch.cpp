@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cstddef>
 #include <cstring>
 #include <utility>
 

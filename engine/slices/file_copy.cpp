@@ -1,10 +1,9 @@
 #include "engine/slices/file_copy.hpp"
 
 #include <ATen/ops/empty.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -23,18 +22,8 @@ result<at::Tensor> read_bytes(const std::filesystem::path& file, std::uint64_t f
   if (why || first > all)
     return fail(errc::bad_data, file.string() + " has no byte " + std::to_string(first));
   auto made = at::empty({static_cast<std::int64_t>(std::min(most, all - first))}, at::kByte);
-  auto* const bytes = made.mutable_data_ptr<std::uint8_t>();
-  std::size_t done = 0;
-  while (done < made.nbytes()) {
-    const auto got = ::pread(opened->get(), bytes + done, made.nbytes() - done,
-                             static_cast<off_t>(first + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      return fail(errc::bad_data, file.string() + " cannot be read: " +
-                                      (got == 0 ? "it has become shorter"
-                                                : std::generic_category().message(errno)));
-    done += static_cast<std::size_t>(got);
-  }
+  const std::span bytes(static_cast<std::byte*>(made.mutable_data_ptr()), made.nbytes());
+  if (auto read = read_at(file, *opened, first, bytes); !read) return tl::unexpected(read.error());
   return made;
 }
 

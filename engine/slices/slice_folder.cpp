@@ -14,14 +14,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <span>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "engine/state/atomic_file.hpp"
 

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "engine/base/named_tensor.hpp"
 #include "engine/state/tensor_reader.hpp"

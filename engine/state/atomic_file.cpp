@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +10,8 @@
 #include <fstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "engine/state/output_file.hpp"
-#include "messages/descriptor.hpp"
 
 namespace troupe::engine {
 namespace {

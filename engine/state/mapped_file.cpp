@@ -29,20 +29,26 @@ result<descriptor> open_to_read(const std::filesystem::path& file) {
   return opened;
 }
 
+result<void> read_at(const std::filesystem::path& name, const descriptor& file,
+                     std::uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const auto got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return refused(name, "cannot be read");
+    if (got == 0)
+      return fail(errc::bad_data, name.string() + " ended early: it was cut while it was read");
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
 result<std::vector<std::byte>> read_front(const std::filesystem::path& name, const descriptor& file,
                                           std::uint64_t most) {
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return refused(name, "cannot be read");
   std::vector<std::byte> front(std::min(most, static_cast<std::uint64_t>(about.st_size)));
-  std::size_t done = 0;
-  while (done < front.size()) {
-    const auto got =
-        ::pread(file.get(), &front[done], front.size() - done, static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refused(name, "cannot be read");
-    if (got == 0) return fail(errc::bad_data, name.string() + " was cut while it was read");
-    done += static_cast<std::size_t>(got);
-  }
+  if (auto read = read_at(name, file, 0, front); !read) return tl::unexpected(read.error());
   return front;
 }
 

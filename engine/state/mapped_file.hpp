@@ -15,8 +15,13 @@ namespace troupe::engine {
 /// A file that is open for reading, under whatever name it has by now. Errors: bad_data naming it.
 [[nodiscard]] result<descriptor> open_to_read(const std::filesystem::path& file);
 
+/// Fills `into` with a file's bytes from `offset` on. `name`: for errors, here and below. Errors:
+/// bad_data, also where the file ends before.
+[[nodiscard]] result<void> read_at(const std::filesystem::path& name, const descriptor& file,
+                                   std::uint64_t offset, std::span<std::byte> into);
+
 /// The first bytes of a file, `most` or as many as it has. Read, not mapped: a disk that fails then
-/// gives an error, and no signal that ends the process. `name`: for errors. Errors: bad_data.
+/// gives an error, and no signal that ends the process. Errors: bad_data.
 [[nodiscard]] result<std::vector<std::byte>> read_front(const std::filesystem::path& name,
                                                         const descriptor& file, std::uint64_t most);
 

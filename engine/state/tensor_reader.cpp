@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,19 +18,6 @@ namespace {
 
 constexpr std::uint64_t run_bytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t first_bytes = 64 << 10;  // more than most headers have
-
-result<void> read_bytes(const std::filesystem::path& file, int from, std::uint64_t offset,
-                        std::span<std::byte> into) {
-  while (!into.empty()) {
-    const auto got = ::pread(from, into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
-    if (got == 0) return bad_file(file, "ended early: it was cut while it was read");
-    into = into.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
-  return {};
-}
 
 std::uint64_t elements_of(const safetensors_entry& of) {
   return (of.end - of.begin) / c10::elementSize(of.type);
@@ -83,8 +69,7 @@ result<at::Tensor> tensor_reader::read_run(const safetensors_entry& which, std::
       at::empty({static_cast<std::int64_t>(count)}, at::TensorOptions().dtype(which.type));
   const std::span into(static_cast<std::byte*>(flat.data_ptr()), flat.nbytes());
   const auto offset = header_.data_begin + which.begin + first * c10::elementSize(which.type);
-  if (auto got = read_bytes(file_, opened_.get(), offset, into); !got)
-    return tl::unexpected(got.error());
+  if (auto got = read_at(file_, opened_, offset, into); !got) return tl::unexpected(got.error());
   // A byte other than 0 and 1 in a bool is undefined behaviour for whoever reads it.
   const auto is_bool = [](std::byte byte) { return byte <= std::byte{1}; };
   if (which.type == at::ScalarType::Bool && !std::ranges::all_of(into, is_bool))

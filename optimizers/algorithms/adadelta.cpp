@@ -36,8 +36,6 @@ class adadelta_method {
         rho_(chosen.at("rho")),
         eps_(chosen.at("eps")) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}}; }
-
   template <class T, class Run>
   void with(const param_numbers&, const Run& run) const {
     run(adadelta_element<T>{.decayed = decay_.as<T>(),
@@ -55,11 +53,7 @@ class adadelta_method {
 }  // namespace
 
 algorithm adadelta() {
-  return {.name = "adadelta",
-          .rules = {adadelta_rules.begin(), adadelta_rules.end()},
-          .slots = {"square_avg", "acc_delta"},
-          .bind = bind_to<adadelta_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<adadelta_method>("adadelta", adadelta_rules, {"square_avg", "acc_delta"});
 }
 
 }  // namespace troupe::optimizers

@@ -67,12 +67,7 @@ class adagrad_method {
 }  // namespace
 
 algorithm adagrad() {
-  return {.name = "adagrad",
-          .rules = {adagrad_rules.begin(), adagrad_rules.end()},
-          .slots = {"sum"},
-          .scalars = {{"step"}},
-          .bind = bind_to<adagrad_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<adagrad_method>("adagrad", adagrad_rules, {"sum"}, {{"step"}});
 }
 
 }  // namespace troupe::optimizers

@@ -61,13 +61,8 @@ class adam_method {
 
 template <bool decoupled>
 algorithm make(const char* name, double decay) {
-  const auto rules = rules_with(decay);
-  return {.name = name,
-          .rules = {rules.begin(), rules.end()},
-          .slots = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
-          .scalars = {{"step"}},
-          .bind = bind_to<adam_method<decoupled>>,
-          .same_on_every_cpu = true};
+  return algorithm_of<adam_method<decoupled>>(
+      name, rules_with(decay), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {{"step"}});
 }
 
 }  // namespace

@@ -27,8 +27,6 @@ class adamax_method {
   explicit adamax_method(const options& chosen)
       : decay_(chosen, false), moments_(chosen), lr_(chosen.at("lr")), eps_(chosen.at("eps")) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}}; }
-
   template <class T, class Run>
   void with(param_numbers& numbers, const Run& run) {
     moments_.count(numbers.scalars[0]);
@@ -49,12 +47,7 @@ class adamax_method {
 }  // namespace
 
 algorithm adamax() {
-  return {.name = "adamax",
-          .rules = {adamax_rules.begin(), adamax_rules.end()},
-          .slots = {"exp_avg", "exp_inf"},
-          .scalars = {{"step"}},
-          .bind = bind_to<adamax_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<adamax_method>("adamax", adamax_rules, {"exp_avg", "exp_inf"}, {{"step"}});
 }
 
 }  // namespace troupe::optimizers

@@ -52,8 +52,6 @@ class lamb_method {
         decay_(chosen.at("weight_decay")),
         maximize_(chosen.at("maximize") != 0) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}}; }
-
   // The step's norm is needed before the first element is changed, so there are two passes: the
   // first, in blocks that stay in the cache, measures the step and keeps only the averages.
   template <class T>
@@ -121,12 +119,7 @@ class lamb_method {
 }  // namespace
 
 algorithm lamb() {
-  return {.name = "lamb",
-          .rules = {lamb_rules.begin(), lamb_rules.end()},
-          .slots = {"exp_avg", "exp_avg_sq"},
-          .scalars = {{"step"}},
-          .bind = bind_to<lamb_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<lamb_method>("lamb", lamb_rules, {"exp_avg", "exp_avg_sq"}, {{"step"}});
 }
 
 }  // namespace troupe::optimizers

@@ -33,8 +33,6 @@ class lion_method {
         beta1_(chosen.at("beta1")),
         beta2_(chosen.at("beta2")) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}}; }
-
   template <class T, class Run>
   void with(const param_numbers&, const Run& run) const {
     run(lion_element<T>{.decayed = decay_.as<T>(),
@@ -53,11 +51,7 @@ class lion_method {
 }  // namespace
 
 algorithm lion() {
-  return {.name = "lion",
-          .rules = {lion_rules.begin(), lion_rules.end()},
-          .slots = {"exp_avg"},
-          .bind = bind_to<lion_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<lion_method>("lion", lion_rules, {"exp_avg"});
 }
 
 }  // namespace troupe::optimizers

@@ -42,8 +42,6 @@ class nadam_method {
         eps_(chosen.at("eps")),
         momentum_decay_(chosen.at("momentum_decay")) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}}; }
-
   template <class T, class Run>
   void with(param_numbers& numbers, const Run& run) {
     auto& [step, product] = numbers.scalars;
@@ -71,12 +69,8 @@ class nadam_method {
 }  // namespace
 
 algorithm nadam() {
-  return {.name = "nadam",
-          .rules = {nadam_rules.begin(), nadam_rules.end()},
-          .slots = {"exp_avg", "exp_avg_sq"},
-          .scalars = {{"step"}, {"mu_product", 1}},
-          .bind = bind_to<nadam_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<nadam_method>("nadam", nadam_rules, {"exp_avg", "exp_avg_sq"},
+                                    {{"step"}, {"mu_product", 1}});
 }
 
 }  // namespace troupe::optimizers

@@ -41,8 +41,6 @@ class qhm_method {
         nu_(chosen.at("nu")),
         decay_(chosen, chosen.at("weight_decay_type") != 0) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}}; }
-
   template <class T, class Run>
   void with(const param_numbers&, const Run& run) const {
     run(qhm_element<T>{.decayed = decay_.as<T>(),
@@ -60,11 +58,7 @@ class qhm_method {
 }  // namespace
 
 algorithm qhm() {
-  return {.name = "qhm",
-          .rules = {qhm_rules.begin(), qhm_rules.end()},
-          .slots = {"momentum_buffer"},
-          .bind = bind_to<qhm_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<qhm_method>("qhm", qhm_rules, {"momentum_buffer"});
 }
 
 }  // namespace troupe::optimizers

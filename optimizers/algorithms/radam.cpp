@@ -31,8 +31,6 @@ class radam_method {
         lr_(chosen.at("lr")),
         eps_(chosen.at("eps")) {}
 
-  [[nodiscard]] std::vector<slot_use> uses() const { return {{}, {}}; }
-
   template <class T, class Run>
   void with(param_numbers& numbers, const Run& run) {
     double& step = numbers.scalars[0];
@@ -63,12 +61,7 @@ class radam_method {
 }  // namespace
 
 algorithm radam() {
-  return {.name = "radam",
-          .rules = {radam_rules.begin(), radam_rules.end()},
-          .slots = {"exp_avg", "exp_avg_sq"},
-          .scalars = {{"step"}},
-          .bind = bind_to<radam_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<radam_method>("radam", radam_rules, {"exp_avg", "exp_avg_sq"}, {{"step"}});
 }
 
 }  // namespace troupe::optimizers

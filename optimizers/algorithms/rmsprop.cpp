@@ -73,11 +73,8 @@ class rmsprop_method {
 }  // namespace
 
 algorithm rmsprop() {
-  return {.name = "rmsprop",
-          .rules = {rmsprop_rules.begin(), rmsprop_rules.end()},
-          .slots = {"square_avg", "momentum_buffer", "grad_avg"},
-          .bind = bind_to<rmsprop_method>,
-          .same_on_every_cpu = true};
+  return algorithm_of<rmsprop_method>("rmsprop", rmsprop_rules,
+                                      {"square_avg", "momentum_buffer", "grad_avg"});
 }
 
 }  // namespace troupe::optimizers

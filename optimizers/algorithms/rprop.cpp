@@ -76,12 +76,9 @@ result<void> check_rprop(const options& given) {
 }  // namespace
 
 algorithm rprop() {
-  return {.name = "rprop",
-          .rules = {rprop_rules.begin(), rprop_rules.end()},
-          .slots = {"prev", "step_size"},
-          .check = check_rprop,
-          .bind = bind_to<rprop_method>,
-          .same_on_every_cpu = true};
+  auto made = algorithm_of<rprop_method>("rprop", rprop_rules, {"prev", "step_size"});
+  made.check = check_rprop;
+  return made;
 }
 
 }  // namespace troupe::optimizers

@@ -163,12 +163,9 @@ result<void> check_sgd(const options& given) {
 }  // namespace
 
 algorithm sgd() {
-  return {.name = "sgd",
-          .rules = {sgd_rules.begin(), sgd_rules.end()},
-          .slots = {"momentum_buffer"},
-          .check = check_sgd,
-          .bind = bind_to<sgd_method>,
-          .same_on_every_cpu = true};
+  auto made = algorithm_of<sgd_method>("sgd", sgd_rules, {"momentum_buffer"});
+  made.check = check_sgd;
+  return made;
 }
 
 }  // namespace troupe::optimizers

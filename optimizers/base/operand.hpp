@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
 #include "actors/wire/tensors.hpp"
 #include "engine/base/torch_error.hpp"
@@ -161,7 +162,7 @@ result<void> edge_ports::receive(const announced_tensor& what,
   // them waits for this receive to begin (docs/gpu.md, "When memory runs short").
   const auto on_device = streams.copying();
   auto room = room_for(what, streams);
-  if (!room) return fail(room.error().code, name + ": " + room.error().text);
+  if (!room) return tl::unexpected(error_about(name, room.error()));
   ++way->next;
   std::vector<engine::collective_operation> group;
   group.push_back({.what = engine::collective::receive, .to = *room, .peer = sending_rank});

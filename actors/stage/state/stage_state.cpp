@@ -64,7 +64,7 @@ void give_up(stage_pointer self, const error& why) {
 }
 
 void fail_all(stage_pointer self, const error& why) {
-  give_up(self, {why.code, self->state.name + ": " + why.text});
+  give_up(self, error_about(self->state.name, why));
 }
 
 }  // namespace troupe::actors

@@ -47,7 +47,7 @@ namespace troupe::messages {
 class shared_memory;
 }  // namespace troupe::messages
 
-/// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
+/// What a stage's shell is made of, for its own sources alone: flow.cpp moves micro-batches,
 /// actions.cpp computes with them, step_end.cpp ends training steps.
 namespace troupe::actors {
 
@@ -309,6 +309,9 @@ void give_up(stage_pointer self, const error& why);
 
 /// The same, for what went wrong on this stage: the text gets its name.
 void fail_all(stage_pointer self, const error& why);
+
+/// Carries out what the stage's core says, or fails the steps under way.
+void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects);
 
 /// Nothing of a training step is left to do: answers it, and lets the next one use the weights.
 void finish_step(stage_pointer self, const engine::step_key& key);

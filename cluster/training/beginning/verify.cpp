@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/training/beginning/initial_state.hpp"
 #include "engine/base/torch_error.hpp"

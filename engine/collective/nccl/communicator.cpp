@@ -296,6 +296,8 @@ status communicator::call(const operation& one) {
       return nccl.all_gather(one.from, one.to, one.count, one.type, handle_, stream);
     case action::broadcast:
       return nccl.broadcast(one.from, one.to, one.count, one.type, one.peer, handle_, stream);
+    case action::reduce:
+      break;
   }
   return status::invalid_argument;
 }

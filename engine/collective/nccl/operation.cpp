@@ -9,24 +9,6 @@
 namespace troupe::engine::nccl {
 namespace {
 
-std::string_view name_of(action what) {
-  switch (what) {
-    case action::send:
-      return "send";
-    case action::receive:
-      return "receive";
-    case action::all_reduce:
-      return "all-reduce";
-    case action::reduce_scatter:
-      return "reduce-scatter";
-    case action::all_gather:
-      return "all-gather";
-    case action::broadcast:
-      return "broadcast";
-  }
-  return "operation";
-}
-
 std::string_view name_of(data_type type) {
   constexpr std::string_view names[] = {"int8",   "uint8",   "int32",   "uint32",  "int64",
                                         "uint64", "float16", "float32", "float64", "bfloat16"};

@@ -1,25 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/collective/collective.hpp"
 #include "engine/collective/nccl/abi.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine::nccl {
 
-/// What NCCL is asked to do.
-enum class action : std::uint8_t {
-  send,            ///< `count` elements at `from` to rank `peer`.
-  receive,         ///< `count` elements to `to` from rank `peer`.
-  all_reduce,      ///< `count` elements each.
-  reduce_scatter,  ///< `count` elements to `to`; ranks x count at `from`.
-  all_gather,      ///< `count` elements at `from`; ranks x count to `to`.
-  broadcast,       ///< `count` elements from rank `peer`.
-};
+/// What NCCL is asked to do: no reduce, which we do not load.
+using action = collective;
 
 /// One operation of a group. `from` and `to` lie on the communicator's device and may be the same
 /// where NCCL allows it.
@@ -27,6 +20,7 @@ struct operation {
   action what = action::all_reduce;
   const void* from = nullptr;  ///< Null for receive, and for broadcast except at its root.
   void* to = nullptr;          ///< Null for send.
+  /// Elements that this rank sends or gets: of all ranks' blocks, the size of one.
   std::size_t count = 0;
   data_type type = data_type::float32;
   reduction by = reduction::sum;

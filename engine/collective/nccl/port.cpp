@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <utility>
 
 #include "engine/collective/nccl/torch_device.hpp"
 #include "engine/collective/tree.hpp"
@@ -33,7 +32,7 @@ class plan {
     // NCCL has no reduce in our table; its parts are as many bytes either way.
     const bool by_nccl = order_ == sum_order::fast && one.what != collective::reduce;
     const auto from = flat(one.from), to = flat(one.to);
-    if (!sums || by_nccl) return directly(one, from, to);
+    if (!sums || by_nccl) return put(parts_, one.what, from, to, one.peer);
     if (one.what == collective::all_reduce) return all_reduce(from, to);
     if (one.what == collective::reduce_scatter) return reduce_scatter(from, to);
     reduce(from, to, one.peer);
@@ -53,25 +52,6 @@ class plan {
   }
 
  private:
-  static action action_of(collective what) {
-    switch (what) {
-      case collective::send:
-        return action::send;
-      case collective::receive:
-        return action::receive;
-      case collective::broadcast:
-        return action::broadcast;
-      case collective::all_gather:
-        return action::all_gather;
-      case collective::reduce_scatter:
-        return action::reduce_scatter;
-      case collective::reduce:
-      case collective::all_reduce:
-        break;
-    }
-    return action::all_reduce;
-  }
-
   void put(std::vector<operation>& group, action what, const at::Tensor& from, const at::Tensor& to,
            std::uint32_t peer = 0) {
     auto made = operation_on(what, from, to, static_cast<int>(ranks_), reduction::sum,
@@ -80,10 +60,6 @@ class plan {
       group.push_back(std::move(*made));
     else if (!fault_)
       fault_ = made.error();
-  }
-
-  void directly(const collective_operation& one, const at::Tensor& from, const at::Tensor& to) {
-    put(parts_, action_of(one.what), from, to, one.peer);
   }
 
   /// Where share `rank` of a tensor begins and ends.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/base/torch_error.hpp"
+#include "engine/collective/port.hpp"
 #include "messages/base/format.hpp"
 
 namespace troupe::engine::nccl {
@@ -61,16 +62,6 @@ std::optional<data_type> type_of(at::ScalarType type) {
     default:
       return std::nullopt;
   }
-}
-
-/// Empty: both fit the action.
-std::string size_fault(action what, const at::Tensor& from, const at::Tensor& to, int ranks) {
-  if (!from.defined() || !to.defined()) return {};
-  const std::int64_t given = what == action::all_gather ? from.numel() * ranks : from.numel();
-  const std::int64_t written = what == action::reduce_scatter ? to.numel() * ranks : to.numel();
-  if (given == written) return {};
-  return format("%lld elements are given and %lld written, for %d ranks",
-                static_cast<long long>(from.numel()), static_cast<long long>(to.numel()), ranks);
 }
 
 }  // namespace
@@ -131,7 +122,8 @@ result<operation> operation_on(action what, const at::Tensor& from, const at::Te
   }
   if (from.defined() && to.defined() && from.suggest_memory_format() != to.suggest_memory_format())
     return fail(errc::bad_config, "NCCL: the two tensors of an operation differ in layout");
-  if (const auto fault = size_fault(what, from, to, ranks); !fault.empty())
+  if (const auto fault = size_fault(what, from, to, static_cast<std::uint32_t>(ranks));
+      !fault.empty())
     return fail(errc::bad_config, "NCCL: " + fault);
   operation made{.what = what,
                  .count = static_cast<std::size_t>(counted.numel()),

@@ -1,7 +1,6 @@
 #include "engine/collective/norm/norm_groups.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace troupe::engine {
 

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <vector>
 
 #include "messages/base/ids.hpp"
 #include "messages/link/seal/format.hpp"

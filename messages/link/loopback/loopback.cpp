@@ -12,35 +12,6 @@ namespace troupe::messages {
 
 loopback_network::loopback_network() : state_(std::make_shared<state>()) {}
 
-result<std::string> loopback_network::state::add(std::string address,
-                                                 const std::shared_ptr<loopback_engine>& engine) {
-  if (address.empty()) address = ":0";
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos)
-    return fail(errc::address_unavailable,
-                fmt::format("\"{}\" is no address: write it as host:port", address));
-  const std::lock_guard lock(mutex_);
-  const std::string host = colon == 0 ? "127.0.0.1" : address.substr(0, colon);
-  std::string port = address.substr(colon + 1);
-  if (port == "0") port = std::to_string(next_port_++);
-  address = host + ":" + port;
-  if (!listeners_.try_emplace(address, engine).second)
-    return fail(errc::address_unavailable,
-                fmt::format("cannot listen at {}: Address already in use", address));
-  return address;
-}
-
-void loopback_network::state::remove(const std::string& address) {
-  const std::lock_guard lock(mutex_);
-  listeners_.erase(address);
-}
-
-std::shared_ptr<loopback_engine> loopback_network::state::find(const std::string& address) {
-  const std::lock_guard lock(mutex_);
-  const auto found = listeners_.find(address);
-  return found == listeners_.end() ? nullptr : found->second.lock();
-}
-
 namespace {
 
 class loopback_link final : public link {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "messages/codec/limits.hpp"
 #include "messages/link/link.hpp"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "messages/codec/codec.hpp"
+#include "messages/link/listeners.hpp"
 #include "messages/link/loopback/loopback.hpp"
 #include "messages/link/wire/event_queue.hpp"
 
@@ -118,14 +119,23 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
 /// The listeners of a network.
 class loopback_network::state {
  public:
-  result<std::string> add(std::string address, const std::shared_ptr<loopback_engine>& engine);
-  void remove(const std::string& address);
-  std::shared_ptr<loopback_engine> find(const std::string& address);
+  result<std::string> add(const std::string& address,
+                          const std::shared_ptr<loopback_engine>& engine) {
+    const std::lock_guard lock(mutex_);
+    return listeners_.add(address, engine);
+  }
+  void remove(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    listeners_.remove(address);
+  }
+  std::shared_ptr<loopback_engine> find(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    return listeners_.find(address);
+  }
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<loopback_engine>> listeners_;
-  int next_port_ = 1;
+  listeners<loopback_engine> listeners_;
 };
 
 }  // namespace troupe::messages

@@ -1,7 +1,5 @@
 #include "messages/link/simulated/simulated.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -33,28 +31,6 @@ bool simulated_network::state::happens(double chance) {
   return static_cast<double>(random_() >> 11) * 0x1p-53 < chance;
 }
 
-result<std::string> simulated_network::state::add(std::string address,
-                                                  const std::shared_ptr<simulated_node>& node) {
-  if (address.empty()) address = ":0";
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos)
-    return fail(errc::address_unavailable,
-                fmt::format("\"{}\" is no address: write it as host:port", address));
-  const std::string host = colon == 0 ? "127.0.0.1" : address.substr(0, colon);
-  std::string port = address.substr(colon + 1);
-  if (port == "0") port = std::to_string(next_port_++);
-  address = host + ":" + port;
-  if (!listeners_.try_emplace(address, node).second)
-    return fail(errc::address_unavailable,
-                fmt::format("cannot listen at {}: Address already in use", address));
-  return address;
-}
-
-std::shared_ptr<simulated_node> simulated_network::state::find(const std::string& address) const {
-  const auto found = listeners_.find(address);
-  return found == listeners_.end() ? nullptr : found->second.lock();
-}
-
 void simulated_network::state::partition(std::set<const simulated_node*> side) {
   heal();
   side_ = std::move(side);
@@ -83,7 +59,7 @@ void simulated_connection::open(const std::string& address) {
   network_->after(network_->a_delay(), [self = shared_from_this(), address] {
     const auto from = self->ends_[0].node.lock();
     if (!from || self->ends_[0].closed) return;
-    const auto to = self->network_->find(address);
+    const auto to = self->network_->listeners().find(address);
     if (to && self->network_->parted(from.get(), to.get()))
       return self->network_->when_healed([self, address] { self->open(address); });
     if (to) return to->accept(self);
@@ -192,7 +168,7 @@ class simulated_link final : public link {
   }
 
   result<std::string> listen(const std::string& address) override {
-    auto bound = network_->add(address, node_);
+    auto bound = network_->listeners().add(address, node_);
     if (!bound) return bound;
     forget_address();
     listening_at_ = *bound;
@@ -217,7 +193,7 @@ class simulated_link final : public link {
 
  private:
   void forget_address() {
-    if (!listening_at_.empty()) network_->remove(std::exchange(listening_at_, {}));
+    if (!listening_at_.empty()) network_->listeners().remove(std::exchange(listening_at_, {}));
   }
 
   const std::shared_ptr<simulated_network::state> network_;

@@ -4,8 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "messages/link/simulated/simulated_state.hpp"
 #include "messages/link/wire/carrier.hpp"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "messages/link/frames/outbox.hpp"
+#include "messages/link/listeners.hpp"
 #include "messages/link/seal/format.hpp"
 #include "messages/link/simulated/simulated.hpp"
 
@@ -42,10 +43,7 @@ class simulated_network::state : public std::enable_shared_from_this<simulated_n
   [[nodiscard]] bool happens(double chance);
   [[nodiscard]] std::uint64_t random_word() { return random_(); }
 
-  [[nodiscard]] result<std::string> add(std::string address,
-                                        const std::shared_ptr<simulated_node>& node);
-  void remove(const std::string& address) { listeners_.erase(address); }
-  [[nodiscard]] std::shared_ptr<simulated_node> find(const std::string& address) const;
+  [[nodiscard]] messages::listeners<simulated_node>& listeners() { return listeners_; }
 
   /// Nothing that is planned happens any more.
   void forget_all();
@@ -67,8 +65,7 @@ class simulated_network::state : public std::enable_shared_from_this<simulated_n
   time now_{0};
   std::uint64_t next_ = 0;  // those of one time happen in the order they were asked for
   std::map<std::pair<time, std::uint64_t>, std::function<void()>> agenda_;
-  std::map<std::string, std::weak_ptr<simulated_node>> listeners_;
-  std::uint64_t next_port_ = 1;
+  messages::listeners<simulated_node> listeners_;
   std::set<const simulated_node*> side_;
   std::vector<std::function<void()>> parked_;
 };

@@ -5,7 +5,6 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "messages/base/error.hpp"

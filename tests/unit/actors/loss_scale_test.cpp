@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "actors/messages/step_end.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"

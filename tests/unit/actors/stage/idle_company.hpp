@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
-#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/data/data_actor.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/system.hpp"

@@ -19,7 +19,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
-#include "actors/pipeline/distant_data.hpp"
+#include "actors/pipeline/data/distant_data.hpp"
 #include "engine/data/dataset.hpp"
 #include "tests/refusal.hpp"
 #include "tests/unit/actors/stage/idle_company.hpp"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"

@@ -18,7 +18,7 @@
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"

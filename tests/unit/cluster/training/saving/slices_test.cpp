@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"

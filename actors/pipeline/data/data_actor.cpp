@@ -1,4 +1,4 @@
-#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/data/data_actor.hpp"
 
 #include <ATen/Parallel.h>
 
@@ -10,13 +10,12 @@
 #include <iterator>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/detached.hpp"
 #include "actors/messages/data.hpp"
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {

@@ -36,6 +36,8 @@ void on_state_shown(stage_pointer self, const state_shown& from);
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
                                                         const take_version& what);
+
+/// Has the stage and its optimizer become what a keeper has of one, between steps.
 [[nodiscard]] caf::result<acknowledged> on_adopt_version(stage_pointer self,
                                                          const adopt_version& what);
 

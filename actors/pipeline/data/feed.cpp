@@ -1,4 +1,4 @@
-#include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/data/feed.hpp"
 
 #include <ATen/ops/cat.h>
 

@@ -1,4 +1,4 @@
-#include "actors/pipeline/distant_data.hpp"
+#include "actors/pipeline/data/distant_data.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "actors/stage/replica_log.hpp"
+#include "actors/stage/replicas/replica_log.hpp"
 
 #include <algorithm>
 #include <utility>
