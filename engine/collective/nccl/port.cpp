@@ -95,6 +95,8 @@ class plan {
   }
 
   /// Other ranks' parts, which are received, with the own one in its place: the sum goes to `to`.
+  /// Sums on the way there are written over what was received. So all memory is taken here, by the
+  /// caller: the communicator's thread is watched, and an allocator may wait for the device.
   void add_up(const at::Tensor& own, const at::Tensor& to) {
     if (to.numel() == 0) return;
     std::vector<at::Tensor> all(ranks_);
@@ -102,9 +104,10 @@ class plan {
       all[other] = other == rank_ ? own : at::empty_like(to);
       if (other != rank_) put(parts_, action::receive, {}, all[other], other);
     }
-    sums_.emplace_back([all = std::move(all), to] {
-      to.copy_(tree_sum(all, [](const at::Tensor& left, const at::Tensor& right) {
-        return at::add(left, right);
+    sums_.emplace_back([all = std::move(all), own, to] {
+      to.copy_(tree_sum(all, [&own](const at::Tensor& left, const at::Tensor& right) {
+        auto received = left.is_same(own) ? right : left;
+        return at::add_out(received, left, right);
       }));
     });
   }
