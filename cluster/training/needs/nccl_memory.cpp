@@ -1,0 +1,68 @@
+#include "cluster/training/needs/nccl_memory.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "engine/collective/edge_ways.hpp"
+#include "engine/collective/nccl/buffer_bytes.hpp"
+#include "engine/collective/sum_choice_core.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// What each stage will say of itself when the run starts, those of one replica after those of
+/// another, if NCCL is installed. A device "auto" is taken to be a GPU of its own.
+std::vector<engine::sum_offer> offers_of(const trainer_config& config) {
+  const auto cores = std::thread::hardware_concurrency();
+  const auto seats = seats_of_stages(config, cores);
+  const auto nodes = node_of_stages(config, cores);
+  std::vector<engine::sum_offer> offers;
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    const auto& [device, seat, of] = seats[i];
+    const bool is_auto = device == "auto";
+    const bool is_apart = nodes && is_over_hosts(config.cluster.launch);
+    engine::sum_offer offer{.stage = std::to_string(i),
+                            .library = is_auto || is_gpu(device) ? "NCCL" : "",
+                            .why_not = "no GPU",
+                            .device = is_auto ? "auto " + std::to_string(seat) : device,
+                            .machine = is_apart ? config.cluster.nodes[nodes->at(i)].host : "here"};
+    offer.network = offer.machine;
+    offers.push_back(std::move(offer));
+  }
+  return offers;
+}
+
+engine::replica_sum_way way_of_sums(const std::vector<engine::sum_offer>& offers, std::size_t stage,
+                                    const trainer_config& config) {
+  std::vector<engine::sum_offer> replicas;
+  for (auto i = stage; i < offers.size(); i += config.pipeline.stages)
+    replicas.push_back(offers[i]);
+  const auto chosen =
+      engine::choose_sum(replicas, {.fast = config.pipeline.reduce == reduce_order::fast,
+                                    .network_is_trusted = config.link.network == network::trusted});
+  return chosen ? chosen->way : engine::replica_sum_way::links;
+}
+
+}  // namespace
+
+std::vector<double> nccl_bytes_of_stages(const trainer_config& config,
+                                         const engine::model_layout& layout) {
+  const auto& pipeline = config.pipeline;
+  std::vector<double> bytes(pipeline.stages);
+  if (pipeline.replicas > 1) {
+    const auto offers = offers_of(config);
+    for (std::size_t stage = 0; stage < bytes.size(); ++stage)
+      bytes[stage] =
+          engine::nccl::sum_buffer_bytes(pipeline.replicas, way_of_sums(offers, stage, config));
+  }
+  if (pipeline.edges != edge_transport::nccl) return bytes;
+  for (const auto& [from, to, on] : engine::ways_between_stages(layout)) {
+    bytes.at(from) += engine::nccl::edge_buffer_bytes(/*sends=*/true);
+    bytes.at(to) += engine::nccl::edge_buffer_bytes(/*sends=*/false);
+  }
+  return bytes;
+}
+
+}  // namespace troupe::cluster
