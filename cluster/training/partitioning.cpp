@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/training/devices/nccl_memory.hpp"
 #include "cluster/training/measured_layers.hpp"
-#include "cluster/training/needs/nccl_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/base/free_memory.hpp"
 #include "engine/base/torch_error.hpp"

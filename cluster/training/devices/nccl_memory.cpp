@@ -1,4 +1,4 @@
-#include "cluster/training/needs/nccl_memory.hpp"
+#include "cluster/training/devices/nccl_memory.hpp"
 
 #include <cstddef>
 #include <cstdint>

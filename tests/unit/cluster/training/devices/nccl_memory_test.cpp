@@ -1,6 +1,6 @@
 // What NCCL is estimated to take of the GPUs of stages.
 
-#include "cluster/training/needs/nccl_memory.hpp"
+#include "cluster/training/devices/nccl_memory.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <string>
