@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "engine/collective/edge_ways.hpp"
 #include "engine/collective/nccl/buffer_bytes.hpp"

@@ -246,8 +246,7 @@ TEST_CASE("What NCCL is estimated to take of a GPU is in nobody's way elsewhere"
   CHECK(place_stages(2, {gpu_node("a", 150, node_devices::own)}, needs));
   const auto words = [&](double mib_of_gpu, node_devices devices,
                          const std::vector<std::uint32_t>& stages) {
-    return troupe::error_of(
-               place_stages(2, {gpu_node("a", mib_of_gpu, devices, stages)}, needs))
+    return troupe::error_of(place_stages(2, {gpu_node("a", mib_of_gpu, devices, stages)}, needs))
         .text;
   };
   CHECK_THAT(words(299, node_devices::shared, {0, 1}),

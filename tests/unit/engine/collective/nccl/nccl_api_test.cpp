@@ -177,9 +177,9 @@ TEST_CASE("an NCCL that finds no interface says what to set") {
 }
 
 TEST_CASE("an NCCL that a GPU has no memory for says what to do") {
-  const auto why = nccl::explain("NCCL (rank 1 of 2): send of 8 float32",
-                                 nccl::status::unhandled_cuda_error, "unhandled cuda error",
-                                 "Cuda failure 2 'out of memory'");
+  const auto why =
+      nccl::explain("NCCL (rank 1 of 2): send of 8 float32", nccl::status::unhandled_cuda_error,
+                    "unhandled cuda error", "Cuda failure 2 'out of memory'");
   CHECK(why.code == errc::handler_failed);
   CHECK(why.text ==
         "NCCL (rank 1 of 2): send of 8 float32: unhandled cuda error (Cuda failure 2 'out of "
