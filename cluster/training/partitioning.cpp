@@ -91,7 +91,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
   how.recompute = std::move(*recompute);
   const auto layout = engine::layout_of(how.schedule, how.stages);
   if (!layout) return tl::unexpected(layout.error());
-  how.nccl_bytes = nccl_bytes_of_stages(config, *layout);
+  how.nccl_bytes = nccl_bytes_of_stages(config, *layout, cards_to_share(config));
   return how;
 }
 

@@ -1,5 +1,6 @@
 #include "cluster/training/devices/nccl_memory.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,27 +10,33 @@
 #include "engine/collective/edge_ways.hpp"
 #include "engine/collective/nccl/buffer_bytes.hpp"
 #include "engine/collective/sum_choice_core.hpp"
+#include "engine/device/driver.hpp"
 
 namespace troupe::cluster {
 namespace {
 
 /// What each stage will say of itself when the run starts, those of one replica after those of
-/// another, if NCCL is installed. A device "auto" is taken to be a GPU of its own.
-std::vector<engine::sum_offer> offers_of(const trainer_config& config) {
+/// another, if NCCL is installed.
+std::vector<engine::sum_offer> offers_of(const trainer_config& config,
+                                         const engine::usable_cards& here) {
   const auto cores = std::thread::hardware_concurrency();
   const auto seats = seats_of_stages(config, cores);
   const auto nodes = node_of_stages(config, cores);
   std::vector<engine::sum_offer> offers;
   for (std::size_t i = 0; i < seats.size(); ++i) {
-    const auto& [device, seat, of] = seats[i];
-    const bool is_auto = device == "auto";
-    const bool is_apart = nodes && is_over_hosts(config.cluster.launch);
-    engine::sum_offer offer{.stage = std::to_string(i),
-                            .library = is_auto || is_gpu(device) ? "NCCL" : "",
-                            .why_not = "no GPU",
-                            .device = is_auto ? "auto " + std::to_string(seat) : device,
-                            .machine = is_apart ? config.cluster.nodes[nodes->at(i)].host : "here"};
+    const auto& [named, seat, of] = seats[i];
+    const bool is_elsewhere = is_over_hosts(config.cluster.launch);
+    engine::sum_offer offer{
+        .stage = std::to_string(i),
+        .library = {},
+        .why_not = "no GPU",
+        .device = named,
+        .machine = nodes && is_elsewhere ? config.cluster.nodes[nodes->at(i)].host : "here"};
     offer.network = offer.machine;
+    if (named == "auto")
+      offer.device = is_elsewhere ? "cuda:" + std::to_string(seat)
+                                  : engine::assign_device(here, seat, of).device;
+    if (is_gpu(offer.device)) offer.library = "NCCL";
     offers.push_back(std::move(offer));
   }
   return offers;
@@ -48,12 +55,23 @@ engine::replica_sum_way way_of_sums(const std::vector<engine::sum_offer>& offers
 
 }  // namespace
 
+engine::usable_cards cards_to_share(const trainer_config& config) {
+  engine::usable_cards cards;
+  if (config.pipeline.replicas < 2 || is_over_hosts(config.cluster.launch)) return cards;
+  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  if (std::ranges::find(seats, "auto", &device_seat::device) == seats.end()) return cards;
+  const auto driver = engine::ask_driver();
+  for (const auto& card : driver.cards) cards.indices.push_back(card.index);
+  return cards;
+}
+
 std::vector<double> nccl_bytes_of_stages(const trainer_config& config,
-                                         const engine::model_layout& layout) {
+                                         const engine::model_layout& layout,
+                                         const engine::usable_cards& here) {
   const auto& pipeline = config.pipeline;
   std::vector<double> bytes(pipeline.stages);
   if (pipeline.replicas > 1) {
-    const auto offers = offers_of(config);
+    const auto offers = offers_of(config, here);
     for (std::size_t stage = 0; stage < bytes.size(); ++stage)
       bytes[stage] =
           engine::nccl::sum_buffer_bytes(pipeline.replicas, way_of_sums(offers, stage, config));

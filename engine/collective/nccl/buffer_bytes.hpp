@@ -6,7 +6,7 @@
 
 /// An estimate of what NCCL takes of a GPU's memory for the connections of one rank, which it does
 /// not say by itself. From the source of NCCL 2.28.9, with its own settings: docs/gpu.md
-/// ("Predicted memory") says how, and that no GPU has confirmed it.
+/// ("NCCL's buffers") says how, and that no GPU has confirmed it.
 namespace troupe::engine::nccl {
 
 /// Of a replica that sums with others, `ranks` with itself; 0 where they sum over links.

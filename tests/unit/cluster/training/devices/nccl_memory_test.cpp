@@ -19,8 +19,11 @@ constexpr double mib = 1 << 20;
 /// For each of NCCL's 32 channels between two GPUs, one way.
 constexpr double receives = 32 * 10, sends = 32 * 2, both = receives + sends;
 
-mebis estimated(const trainer_config& config, const engine::model_layout& layout) {
-  auto bytes = nccl_bytes_of_stages(config, layout);
+const std::vector<int> eight_cards{0, 1, 2, 3, 4, 5, 6, 7};
+
+mebis estimated(const trainer_config& config, const engine::model_layout& layout,
+                const std::vector<int>& cards = eight_cards) {
+  auto bytes = nccl_bytes_of_stages(config, layout, {.indices = cards});
   for (auto& each : bytes) each /= mib;
   return bytes;
 }
@@ -66,7 +69,7 @@ TEST_CASE("NCCL has buffers for each direction in which a stage sends or receive
 TEST_CASE("NCCL has buffers for each replica that parts are sent to, and for a ring") {
   CHECK(of_sums({"cuda:0", "cuda:1"}, 2) == mebis{2 * both});
   CHECK(of_sums({"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, 4) == mebis{4 * both});
-  CHECK(of_sums({"auto"}, 4) == mebis{4 * both});  // a GPU for each, as far as is known
+  CHECK(of_sums({"auto"}, 4) == mebis{4 * both});
 }
 
 TEST_CASE("NCCL's own all-reduce has a ring and a tree, however many replicas there are") {
@@ -80,6 +83,10 @@ TEST_CASE("NCCL has no buffers where replicas sum over links") {
   CHECK(of_sums({"cuda:0"}, 2) == mebis{0});  // which they share
   CHECK(of_sums({"cpu"}, 2) == mebis{0});
   CHECK(of_sums({"cuda:0", "cpu"}, 2) == mebis{0});
+  const auto automatic = replicas_on({"auto"}, 2);
+  CHECK(estimated(automatic, {}, {3, 5}) == mebis{2 * both});
+  CHECK(estimated(automatic, {}, {3}) == mebis{0});  // which they share
+  CHECK(estimated(automatic, {}, {}) == mebis{0});   // and so compute on the CPU
 }
 
 TEST_CASE("Replicas on different hosts sum by NCCL only on a network that is trusted") {
@@ -95,4 +102,6 @@ TEST_CASE("Replicas on different hosts sum by NCCL only on a network that is tru
   CHECK(estimated(config, {}) == mebis{0});
   config.link.network = network::trusted;
   CHECK(estimated(config, {}) == mebis{2 * both});
+  config.pipeline.devices = {"auto"};  // of GPUs that are not known here
+  CHECK(estimated(config, {}, {}) == mebis{2 * both});
 }
