@@ -117,6 +117,7 @@ class cut_off final : public caf::monitorable_actor {
       : caf::monitorable_actor(config), stage_(std::move(stage)) {}
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override {
+    if (is_dead_) return bounce(what);
     if (is_deaf_) return;
     if (!what->content().match_elements<actors::replica_gradients>())
       return static_cast<void>(
@@ -125,11 +126,15 @@ class cut_off final : public caf::monitorable_actor {
   }
 
   [[nodiscard]] std::future<void> within_sum() { return within_sum_.get_future(); }
-  void die() { cleanup(caf::make_error(caf::exit_reason::kill), nullptr); }
+  void die() {
+    is_dead_ = true;
+    cleanup(caf::make_error(caf::exit_reason::kill), nullptr);
+  }
 
  private:
   const actors::stage_actor stage_;
   std::atomic<bool> is_deaf_ = false;
+  std::atomic<bool> is_dead_ = false;
   std::promise<void> within_sum_;
 };
 
