@@ -117,7 +117,7 @@ class cut_off final : public caf::monitorable_actor {
       : caf::monitorable_actor(config), stage_(std::move(stage)) {}
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override {
-    if (is_dead_) return bounce(what);
+    if (is_dead_) return bounce(what, caf::make_error(caf::exit_reason::kill));
     if (is_deaf_) return;
     if (!what->content().match_elements<actors::replica_gradients>())
       return static_cast<void>(

@@ -14,8 +14,6 @@ using namespace troupe::cluster;
 using engine::chunk_order;
 using mebis = std::vector<double>;
 
-constexpr double mib = 1 << 20;
-
 /// For each of NCCL's 32 channels between two GPUs, one way.
 constexpr double receives = 32 * 10, sends = 32 * 2, both = receives + sends;
 
@@ -24,7 +22,7 @@ const std::vector<int> eight_cards{0, 1, 2, 3, 4, 5, 6, 7};
 mebis estimated(const trainer_config& config, const engine::model_layout& layout,
                 const std::vector<int>& cards = eight_cards) {
   auto bytes = nccl_bytes_of_stages(config, layout, {.indices = cards});
-  for (auto& each : bytes) each /= mib;
+  for (auto& each : bytes) each /= 1 << 20;
   return bytes;
 }
 
