@@ -9,6 +9,7 @@
 
 #include "engine/collective/edge_ways.hpp"
 #include "engine/collective/nccl/buffer_bytes.hpp"
+#include "engine/collective/reach.hpp"
 #include "engine/collective/sum_choice_core.hpp"
 #include "engine/device/driver.hpp"
 
@@ -42,15 +43,25 @@ std::vector<engine::sum_offer> offers_of(const trainer_config& config,
   return offers;
 }
 
-engine::replica_sum_way way_of_sums(const std::vector<engine::sum_offer>& offers, std::size_t stage,
-                                    const trainer_config& config) {
+engine::sum_choice choice_of_sums(const std::vector<engine::sum_offer>& offers, std::size_t stage,
+                                  const trainer_config& config) {
   std::vector<engine::sum_offer> replicas;
   for (auto i = stage; i < offers.size(); i += config.pipeline.stages)
     replicas.push_back(offers[i]);
-  const auto chosen =
-      engine::choose_sum(replicas, {.fast = config.pipeline.reduce == reduce_order::fast,
-                                    .network_is_trusted = config.link.network == network::trusted});
-  return chosen ? chosen->way : engine::replica_sum_way::links;
+  return engine::choose_sum(replicas,
+                            {.fast = config.pipeline.reduce == reduce_order::fast,
+                             .network_is_trusted = config.link.network == network::trusted})
+      .value_or(engine::sum_choice{});
+}
+
+/// What two stages reach each other by: loopback if they share a machine in any replica, where NCCL
+/// takes the most.
+engine::socket_reach reach_of_edge(const std::vector<engine::sum_offer>& offers, std::size_t from,
+                                   std::size_t to, std::size_t stages) {
+  for (std::size_t first = 0; first < offers.size(); first += stages)
+    if (offers[first + from].machine == offers[first + to].machine)
+      return engine::socket_reach::loopback;
+  return engine::socket_reach::network;
 }
 
 }  // namespace
@@ -69,17 +80,17 @@ std::vector<double> nccl_bytes_of_stages(const trainer_config& config,
                                          const engine::model_layout& layout,
                                          const engine::usable_cards& here) {
   const auto& pipeline = config.pipeline;
+  const auto offers = offers_of(config, here);
   std::vector<double> bytes(pipeline.stages);
-  if (pipeline.replicas > 1) {
-    const auto offers = offers_of(config, here);
-    for (std::size_t stage = 0; stage < bytes.size(); ++stage)
-      bytes[stage] =
-          engine::nccl::sum_buffer_bytes(pipeline.replicas, way_of_sums(offers, stage, config));
+  for (std::size_t stage = 0; pipeline.replicas > 1 && stage < bytes.size(); ++stage) {
+    const auto chosen = choice_of_sums(offers, stage, config);
+    bytes[stage] = engine::nccl::sum_buffer_bytes(pipeline.replicas, chosen.way, chosen.sockets);
   }
   if (pipeline.edges != edge_transport::nccl) return bytes;
   for (const auto& [from, to, on] : engine::ways_between_stages(layout)) {
-    bytes.at(from) += engine::nccl::edge_buffer_bytes(/*sends=*/true);
-    bytes.at(to) += engine::nccl::edge_buffer_bytes(/*sends=*/false);
+    const auto over = reach_of_edge(offers, from, to, pipeline.stages);
+    bytes.at(from) += engine::nccl::edge_buffer_bytes(/*sends=*/true, over);
+    bytes.at(to) += engine::nccl::edge_buffer_bytes(/*sends=*/false, over);
   }
   return bytes;
 }

@@ -147,8 +147,8 @@ std::string words_on_nccl_buffers(const predicted_memory& memory,
       out += (out.empty() ? "" : ", ") + in_mebi(memory.stages[stage].by_nccl) + " of stage " +
              std::to_string(stage);
   if (out.empty()) return "";
-  return "device memory has an estimate of the buffers that NCCL takes, which is high where no "
-         "NVLink joins GPUs: " +
+  return "device memory includes an estimate of NCCL's buffers, which is high where no NVLink "
+         "joins GPUs: " +
          out + "\n";
 }
 

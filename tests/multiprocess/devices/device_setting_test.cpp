@@ -231,8 +231,8 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
                                           "stages, of which one is predicted to take "));
   const auto summing = check("auto", "device_memory_mib = 2000\nstages = [0]\n", "2");
   CHECK(summing.code == 0);
-  CHECK_THAT(summing.out, ContainsSubstring("\ndevice memory has an estimate of the buffers that "
-                                            "NCCL takes, which is high where no NVLink joins GPUs: "
+  CHECK_THAT(summing.out, ContainsSubstring("\ndevice memory includes an estimate of NCCL's "
+                                            "buffers, which is high where no NVLink joins GPUs: "
                                             "768 MiB of stage 0\n"));
   CHECK_THAT(room.out, !ContainsSubstring("NCCL"));
   const auto too_tight = check("auto", "device_memory_mib = 760\nstages = [0]\n", "2");

@@ -17,6 +17,9 @@ using mebis = std::vector<double>;
 /// For each of NCCL's 32 channels between two GPUs, one way.
 constexpr double receives = 32 * 10, sends = 32 * 2, both = receives + sends;
 
+/// For each of 4 channels through a network, one way, at either end.
+constexpr double over_network = 4 * 10;
+
 const std::vector<int> eight_cards{0, 1, 2, 3, 4, 5, 6, 7};
 
 mebis estimated(const trainer_config& config, const engine::model_layout& layout,
@@ -41,6 +44,17 @@ trainer_config replicas_on(std::vector<std::string> devices, std::uint32_t repli
   config.pipeline.replicas = replicas;
   config.pipeline.devices = std::move(devices);
   return config;
+}
+
+/// With a host for each name.
+void put_on_hosts(trainer_config& config, const std::vector<std::string>& names) {
+  config.cluster.launch = launch_way::ssh;
+  for (const auto& name : names) {
+    node_entry node;
+    node.name = node.host = name;
+    node.cores = 1;
+    config.cluster.nodes.push_back(node);
+  }
 }
 
 mebis of_sums(std::vector<std::string> devices, std::uint32_t replicas,
@@ -89,17 +103,24 @@ TEST_CASE("NCCL has no buffers where replicas sum over links") {
 
 TEST_CASE("Replicas on different hosts sum by NCCL only on a network that is trusted") {
   auto config = replicas_on({"cuda:0"}, 2);
-  config.cluster.launch = launch_way::ssh;
-  for (const std::string number : {"0", "1"}) {
-    node_entry node;
-    node.name = node.host = "host-" + number;
-    node.replicas = {number};
-    node.cores = 1;
-    config.cluster.nodes.push_back(node);
-  }
+  put_on_hosts(config, {"host-0", "host-1"});
+  config.cluster.nodes[0].replicas = {"0"};
+  config.cluster.nodes[1].replicas = {"1"};
   CHECK(estimated(config, {}) == mebis{0});
   config.link.network = network::trusted;
-  CHECK(estimated(config, {}) == mebis{2 * both});
+  // Parts go through the network; a ring is taken to have what NVLink has.
+  CHECK(estimated(config, {}) == mebis{2 * over_network + both});
   config.pipeline.devices = {"auto"};  // of GPUs that are not known here
-  CHECK(estimated(config, {}, {}) == mebis{2 * both});
+  CHECK(estimated(config, {}, {}) == mebis{2 * over_network + both});
+}
+
+TEST_CASE("NCCL has buffers at both ends of an edge between hosts, and fewer channels") {
+  trainer_config config;
+  config.pipeline.stages = 2;
+  config.pipeline.devices = {"cuda:0"};
+  config.pipeline.edges = edge_transport::nccl;
+  put_on_hosts(config, {"host-0", "host-1"});
+  config.cluster.nodes[0].stages = {"0"};
+  config.cluster.nodes[1].stages = {"1"};
+  CHECK(estimated(config, {.stages = 2}) == mebis{2 * over_network, 2 * over_network});
 }
