@@ -23,12 +23,18 @@ bool has_devices(const node_room& node) {
 struct taken {
   double bytes = 0;         // of its own memory
   double device_bytes = 0;  // of its one GPU, or the most of one of its GPUs
+  double nccl_bytes = 0;    // of that, NCCL's
   std::size_t stages = 0;
 
   void add(const engine::stage_memory& need, const node_room& node) {
     bytes += need.on_host(has_devices(node));
-    if (node.devices == node_devices::shared) device_bytes += need.on_device;
-    if (node.devices == node_devices::own) device_bytes = std::max(device_bytes, need.on_device);
+    if (node.devices == node_devices::shared) {
+      device_bytes += need.of_device();
+      nccl_bytes += need.by_nccl;
+    } else if (node.devices == node_devices::own && need.of_device() > device_bytes) {
+      device_bytes = need.of_device();
+      nccl_bytes = need.by_nccl;
+    }
     ++stages;
   }
   [[nodiscard]] double share(const node_room& node) const {
@@ -93,7 +99,8 @@ std::optional<std::vector<std::size_t>> seats_in_order(
 /// "812 MiB of a GPU and 40 MiB beside it", or on a CPU: "850 MiB of memory".
 std::string text_of(const engine::stage_memory& need, bool has_device) {
   if (!has_device) return mebi(need.on_cpu) + " of memory";
-  return mebi(need.on_device) + " of a GPU and " + mebi(need.beside_device) + " beside it";
+  return mebi(need.of_device()) + " of a GPU" + engine::words_on_nccl(need.by_nccl) + " and " +
+         mebi(need.beside_device) + " beside it";
 }
 
 /// The same of a stage that may go to any of the nodes.
@@ -163,7 +170,7 @@ tl::expected<std::vector<std::size_t>, placement_fault> place_largest_first(
     std::vector<std::size_t> places, std::vector<std::size_t> free,
     const std::vector<node_room>& nodes, const std::vector<engine::stage_memory>& needs) {
   std::ranges::stable_sort(free, std::greater(), [&](std::size_t stage) {
-    return std::max(needs[stage].on_cpu, needs[stage].on_device);
+    return std::max(needs[stage].on_cpu, needs[stage].of_device());
   });
   auto used = taken_of(places, nodes, needs);
   const auto plus = [&](std::size_t node, std::size_t stage) {
@@ -202,7 +209,7 @@ std::optional<placement_fault> overfull(const std::vector<std::size_t>& places,
     if (named[i].fits(nodes[i])) continue;
     const bool by_device = named[i].fits_host(nodes[i]);
     const auto part = [&](const engine::stage_memory& need) {
-      return by_device ? need.on_device : need.on_host(has_devices(nodes[i]));
+      return by_device ? need.of_device() : need.on_host(has_devices(nodes[i]));
     };
     std::string which;
     for (std::size_t stage = 0; stage < places.size(); ++stage)
@@ -217,7 +224,8 @@ std::optional<placement_fault> overfull(const std::vector<std::size_t>& places,
             (by_device ? " of a GPU" : " of memory") + " for " +
             (has_own ? "each of its stages, of which one is" : "its stages, which are") +
             " predicted to take " + mebi(by_device ? named[i].device_bytes : named[i].bytes) +
-            " (" + which + "); put fewer there, or take more stages or smaller micro-batches",
+            engine::words_on_nccl(by_device ? named[i].nccl_bytes : 0) + " (" + which +
+            "); put fewer there, or take more stages or smaller micro-batches",
         by_device ? "device_memory_mib" : "memory_mib"};
   }
   return std::nullopt;
@@ -228,7 +236,7 @@ std::optional<placement_fault> overfull(const std::vector<std::size_t>& places,
 void take_from(node_room& node, const engine::stage_memory& need) {
   if (node.memory_bytes) *node.memory_bytes -= need.on_host(has_devices(node));
   if (node.device_bytes && node.devices == node_devices::shared)
-    *node.device_bytes -= need.on_device;
+    *node.device_bytes -= need.of_device();
 }
 
 bool fits_memory(const std::vector<std::size_t>& places, const std::vector<node_room>& nodes,

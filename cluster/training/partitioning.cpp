@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/training/devices/nccl_memory.hpp"
 #include "cluster/training/measured_layers.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/base/free_memory.hpp"
@@ -88,6 +89,9 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
   how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
   how.on_devices = are_stages_on_gpus(config);
   how.recompute = std::move(*recompute);
+  const auto layout = engine::layout_of(how.schedule, how.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  how.nccl_bytes = nccl_bytes_of_stages(config, *layout, cards_to_share(config));
   return how;
 }
 

@@ -37,6 +37,8 @@ struct planning {
   bool on_devices = false;           ///< Stages compute on GPUs: the cap is of their memory.
   double sample_bytes = 0;           ///< Of a sample that the model is given.
   std::vector<bool> recompute = {};  ///< One per layer; empty: none.
+  /// Of each stage, what NCCL takes of its GPU; empty: nothing.
+  std::vector<double> nccl_bytes = {};
 };
 
 struct stage_prediction {

@@ -37,10 +37,11 @@ std::vector<std::string> to_lines(const prediction& of,
     const auto& stage = of.stages[i];
     lines.push_back("  stage-" + std::to_string(i) + "  " + layers_of(stage, layer_names) +
                     format(": forward %.1f ms, backward %.1f ms a micro-batch; memory %.0f MiB, or "
-                           "%.0f MiB of a GPU and %.0f MiB beside it; ",
+                           "%.0f MiB of a GPU",
                            1e3 * stage.forward_s, 1e3 * stage.backward_s,
-                           stage.memory.on_cpu / mebi, stage.memory.on_device / mebi,
-                           stage.memory.beside_device / mebi) +
+                           stage.memory.on_cpu / mebi, stage.memory.of_device() / mebi) +
+                    words_on_nccl(stage.memory.by_nccl) +
+                    format(" and %.0f MiB beside it; ", stage.memory.beside_device / mebi) +
                     traffic_of(stage));
   }
   return lines;

@@ -16,6 +16,7 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
       on_devices_(how.on_devices),
       credits_(how.credits),
       recompute_(how.recompute),
+      nccl_bytes_(how.nccl_bytes),
       sums_(at_.layers.size() + 1),
       held_(steps.stages.size()) {
   for (std::size_t i = 0; i < at_.layers.size(); ++i) {
@@ -133,7 +134,8 @@ stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_rang
                     waiting,
           .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
                        again + waiting + ahead,
-          .beside_device = std::max(parameters, by_host ? waiting : 0)};
+          .beside_device = std::max(parameters, by_host ? waiting : 0),
+          .by_nccl = stage < nccl_bytes_.size() ? nccl_bytes_[stage] : 0};
 }
 
 double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
@@ -149,7 +151,7 @@ double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
 
 double stage_costs::capped_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
   const auto all = memory(stage, slices);
-  return on_devices_ ? all.on_device : all.on_cpu;
+  return on_devices_ ? all.of_device() : all.on_cpu;
 }
 
 }  // namespace troupe::engine

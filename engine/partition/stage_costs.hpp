@@ -79,6 +79,7 @@ class stage_costs {
   bool on_devices_;
   std::uint32_t credits_;
   std::vector<bool> recompute_;
+  std::vector<double> nccl_bytes_;
   std::vector<running_sum> sums_;               // of the first i layers
   std::vector<std::vector<held_counts>> held_;  // by stage: none of them below another
 };

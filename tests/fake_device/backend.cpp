@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -22,6 +23,7 @@ constexpr auto own_type = c10::DeviceType::PrivateUse1;
 
 thread_local int device_of_thread = 0;
 thread_local std::array<int, device_count> streams_of_thread{};  // on each device
+thread_local std::uint64_t taken_by_thread = 0;                  // pieces of memory, so far
 
 std::size_t index(int device) {
   return static_cast<std::size_t>(device);
@@ -169,6 +171,7 @@ class device_allocator final : public c10::DeviceAllocator {
                      " out of memory. Tried to allocate ", bytes, " bytes, of ", limit,
                      " bytes are ", limit - std::min(limit, used), " free.");
     used += bytes;
+    ++taken_by_thread;
     auto& peak = world.peak[index(device_of_thread)];
     peak = std::max(peak, used);
     world.tasks.allocated(address, current_stream(device_of_thread));
@@ -324,6 +327,10 @@ memory& the_memory() {
 
 int current_device() {
   return device_of_thread;
+}
+
+std::uint64_t allocations_of_thread() {
+  return taken_by_thread;
 }
 
 int current_stream(int device) {

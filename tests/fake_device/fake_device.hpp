@@ -36,6 +36,8 @@ struct report {
   std::uint64_t operators = 0;             ///< On the devices, copies included.
   std::uint64_t operators_since_wait = 0;  ///< Of them: since the host's last wait for an event.
   std::uint64_t overruns = 0;              ///< Pieces of memory that were written behind their end.
+  /// Of memory of the devices, by kernels that a library's stream was given between its operations.
+  std::uint64_t late_allocations = 0;
 };
 
 [[nodiscard]] report seen();

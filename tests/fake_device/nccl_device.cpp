@@ -80,7 +80,10 @@ class nccl_device final : public engine::nccl::device {
   result<void> run(const std::function<void()>& kernels) override {
     fake_nccl::post_kernels(library_, handle_, [stream = stream_, kernels] {
       const c10::StreamGuard here(stream);
+      const auto before = allocations_of_thread();
       kernels();
+      const std::scoped_lock lock(the_world().mutex);
+      the_world().found.late_allocations += allocations_of_thread() - before;
     });
     return {};
   }

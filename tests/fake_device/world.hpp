@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <set>
 #include <string>
@@ -54,6 +55,9 @@ struct world {
 [[nodiscard]] int current_device();
 [[nodiscard]] int current_stream(int device);
 [[nodiscard]] int index_of(const c10::Stream& stream);
+
+/// How often the calling thread has taken memory of a device.
+[[nodiscard]] std::uint64_t allocations_of_thread();
 
 /// Registers guards, memory and hooks; `install` does the rest.
 void install_backend();

@@ -81,8 +81,10 @@ inline trained train(const task& what, const std::vector<c10::Device>& devices,
   return result;
 }
 
+/// Where NCCL is called, nobody may wait for the device, as who allocates there may (docs/gpu.md).
 inline void check_nothing_found() {
   check_no_misuse();
+  CHECK(fake::seen().late_allocations == 0);
   CHECK(library().wrong_uses() == std::string());
 }
 

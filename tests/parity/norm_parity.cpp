@@ -4,7 +4,6 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <caf/scoped_actor.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <chrono>
@@ -12,8 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "actors/messages/common.hpp"
-#include "actors/messages/recovery.hpp"
 #include "tests/parity/stage_company.hpp"
 
 namespace {
@@ -31,15 +28,6 @@ task synchronized_norms(std::vector<engine::batch> batches) {
           .clip_norm = 0.5,
           .microbatches = 8,
           .rate = 0.05};
-}
-
-/// A version can be taken between steps only.
-bool is_within_step(caf::actor_system& system, const actors::stage_actor& stage) {
-  bool within = false;
-  caf::scoped_actor self(system);
-  self->request(stage, 20s, actors::take_version{0})
-      .receive([](const actors::acknowledged&) {}, [&](const caf::error&) { within = true; });
-  return within;
 }
 
 using norm_groups = std::vector<std::vector<std::size_t>>;

@@ -2,7 +2,10 @@
 // what plain autograd computes of the whole batch.
 
 #include <algorithm>
+#include <atomic>
 #include <caf/actor_config.hpp>
+#include <caf/error.hpp>
+#include <caf/exit_reason.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/scoped_actor.hpp>
@@ -12,6 +15,7 @@
 #include <future>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -106,6 +110,34 @@ class told_late final : public caf::monitorable_actor {
   int late_ = 0;
 };
 
+/// Stands before a stage. From the first part of a sum over links on it keeps all to itself.
+class cut_off final : public caf::monitorable_actor {
+ public:
+  cut_off(caf::actor_config& config, actors::stage_actor stage)
+      : caf::monitorable_actor(config), stage_(std::move(stage)) {}
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override {
+    if (is_dead_) return bounce(what, caf::make_error(caf::exit_reason::kill));
+    if (is_deaf_) return;
+    if (!what->content().match_elements<actors::replica_gradients>())
+      return static_cast<void>(
+          caf::actor_cast<caf::abstract_actor*>(stage_)->enqueue(std::move(what), unit));
+    if (!is_deaf_.exchange(true)) within_sum_.set_value();
+  }
+
+  [[nodiscard]] std::future<void> within_sum() { return within_sum_.get_future(); }
+  void die() {
+    is_dead_ = true;
+    cleanup(caf::make_error(caf::exit_reason::kill), nullptr);
+  }
+
+ private:
+  const actors::stage_actor stage_;
+  std::atomic<bool> is_deaf_ = false;
+  std::atomic<bool> is_dead_ = false;
+  std::promise<void> within_sum_;
+};
+
 /// Trains with one of the stages told late. A step that does not end is failed.
 std::vector<engine::named_tensor> weights_after(const task& what, std::size_t late) {
   const auto in = std::make_shared<home>();
@@ -153,6 +185,34 @@ TEST_CASE(
   for (const auto& batch : batches) REQUIRE(pipeline.train(batch, alone.microbatches, alone.rate));
   const auto expected = pipeline.read_weights().value();
   for (const std::size_t late : {2, 3}) check_same(expected, weights_after(shared, late));
+}
+
+TEST_CASE("A replica that dies in the middle of a sum over links is known to others in a second") {
+  at::set_num_threads(1);
+  const task what{.build = decoder, .batches = tests::sentences({8}), .replicas = 2};
+  const auto in = std::make_shared<home>();
+  company all(what, {c10::Device(c10::kCPU)}, nullptr, in);
+  caf::actor_config config;
+  const auto before = caf::make_actor<cut_off, actors::stage_actor>(
+      in->system.next_actor_id(), in->system.node(), &in->system, config, all.stages()[1]);
+  auto& dying = *static_cast<cut_off*>(caf::actor_cast<caf::abstract_actor*>(before));
+  all.put(1, before);
+  auto pipeline = all.compose(what);
+  const auto within_sum = dying.within_sum();
+  auto step = std::async(std::launch::async, [&] {
+    return pipeline.train(what.batches.front(), what.microbatches, what.rate);
+  });
+  constexpr auto long_enough = std::chrono::seconds(20);
+  REQUIRE(within_sum.wait_for(long_enough) == std::future_status::ready);
+  const auto is_waiting = [&] { return is_within_step(in->system, all.stages().front()); };
+  CHECK(is_waiting());
+  const auto since = std::chrono::steady_clock::now();
+  dying.die();
+  while (is_waiting() && std::chrono::steady_clock::now() - since < long_enough)
+    std::this_thread::yield();
+  CHECK(std::chrono::steady_clock::now() - since < std::chrono::seconds(1));
+  REQUIRE(step.wait_for(long_enough) == std::future_status::ready);
+  CHECK_FALSE(step.get());
 }
 
 TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each an even share") {

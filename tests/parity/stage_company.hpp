@@ -4,8 +4,10 @@
 
 #include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/protocol.hpp"
@@ -185,6 +189,15 @@ class company {
   std::vector<actors::stage_actor> stages_;  // the same, for actors of the first home
   std::vector<engine::layer_range> ranges_;
 };
+
+/// A version can be taken between steps only.
+inline bool is_within_step(caf::actor_system& system, const actors::stage_actor& stage) {
+  bool within = false;
+  caf::scoped_actor self(system);
+  self->request(stage, std::chrono::seconds(20), actors::take_version{0})
+      .receive([](const actors::acknowledged&) {}, [&](const caf::error&) { within = true; });
+  return within;
+}
 
 struct trained {
   std::string line;  // how replicas sum

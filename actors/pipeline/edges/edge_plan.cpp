@@ -8,6 +8,7 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
+#include "engine/collective/edge_ways.hpp"
 #include "engine/collective/sum_choice_core.hpp"
 
 namespace troupe::actors {
@@ -39,22 +40,16 @@ error ports_refused(const error& why) {
 }  // namespace
 
 void edge_plan::add(const std::vector<stage_actor>& stages, const way& what) {
-  const bool is_known = std::ranges::any_of(ways_, [&](const way& each) {
-    return each.from == what.from && each.to == what.to && each.port.on == what.port.on;
-  });
-  if (!is_known && stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
+  if (stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
 }
 
 result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>& stages,
                                   const engine::model_layout& layout, bool network_is_trusted) {
   edge_plan made;
+  const auto ways = engine::ways_between_stages(layout);
   for (std::size_t first = 0; first < stages.size(); first += layout.stages)
-    for (std::uint32_t at = 0; at + 1 < layout.virtual_stages(); ++at) {
-      const auto one = first + layout.slice_at(at).stage;
-      const auto next = first + layout.slice_at(at + 1).stage;
-      made.add(stages, {.from = one, .to = next, .port = {.on = engine::edge::input}});
-      made.add(stages, {.from = next, .to = one, .port = {.on = engine::edge::gradient}});
-    }
+    for (const auto& [from, to, on] : ways)
+      made.add(stages, {.from = first + from, .to = first + to, .port = {.on = on}});
   if (made.empty())
     return fail(errc::bad_config,
                 "edges = \"nccl\": no two neighbouring stages are in different processes, and "

@@ -18,12 +18,13 @@ result<void> check_card_room(const std::vector<std::string>& devices,
   const auto stages = static_cast<std::uint32_t>(needs.size());
   for (const auto& card : cards) {
     const auto name = "cuda:" + std::to_string(card.index);
-    double bytes = 0;
+    double bytes = 0, by_nccl = 0;
     std::string who;
     int count = 0;
     for (std::uint32_t i = 0; i < devices.size(); ++i) {
       if (devices[i] != name) continue;
-      bytes += needs[i % stages].on_device;
+      bytes += needs[i % stages].of_device();
+      by_nccl += needs[i % stages].by_nccl;
       who += (who.empty() ? "" : ", ") +
              engine::stage_name(i, stages, static_cast<std::uint32_t>(devices.size()) / stages);
       ++count;
@@ -32,7 +33,8 @@ result<void> check_card_room(const std::vector<std::string>& devices,
     return fail(
         errc::bad_config,
         who + (count > 1 ? " are together" : " is") +
-            format(" predicted to take %.0f MiB of ", bytes / mebi) + name + " (" + card.name +
+            format(" predicted to take %.0f MiB", bytes / mebi) + engine::words_on_nccl(by_nccl) +
+            " of " + name + " (" + card.name +
             format("), which has %.0f MiB; ", static_cast<double>(card.memory_bytes) / mebi) +
             "take more stages and GPUs, smaller micro-batches, or recompute activations "
             "(pipeline.recompute)");

@@ -137,7 +137,9 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
     const auto on_host = [&](const predicted_memory& all) {
       return all.stages[stage].on_host(on[i].on_gpu);
     };
-    const auto on_device = [&](const predicted_memory& all) { return all.stages[stage].on_device; };
+    const auto on_device = [&](const predicted_memory& all) {
+      return all.stages[stage].of_device();
+    };
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
     table_row line{std::to_string(stage) + replica,
                    layers_of_stage(run, layout, stage),
@@ -224,7 +226,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
       in_columns(rows) +
       explanation_of_memory(program_bytes, config, std::ranges::any_of(on, &stage_place::on_gpu)) +
       words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
-      words_on_versions(where.memory, on) + words_on_run(config, devices);
+      words_on_versions(where.memory, on) + words_on_nccl_buffers(where.memory, on) +
+      words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();

@@ -91,8 +91,8 @@ std::string words_on_nodes(const placement_tables& config, const predicted_memor
       if (places->at(i) != n) continue;
       const auto& need = memory.stages[i % memory.stages.size()];
       bytes += need.on_host(devices != node_devices::none);
-      on_device = devices == node_devices::own ? std::max(on_device, need.on_device)
-                                               : on_device + need.on_device;
+      on_device = devices == node_devices::own ? std::max(on_device, need.of_device())
+                                               : on_device + need.of_device();
     }
     if (node.memory_mib > 0)
       out += "node " + node.name + ": its stages take " + in_mebi(bytes) + " of " +
@@ -137,6 +137,19 @@ std::string words_on_versions(const predicted_memory& memory, const std::vector<
       out += in_mebi(sent->state) + " of state\n";
   }
   return out;
+}
+
+std::string words_on_nccl_buffers(const predicted_memory& memory,
+                                  const std::vector<stage_place>& on) {
+  std::string out;
+  for (std::size_t stage = 0; stage < memory.stages.size(); ++stage)
+    if (on[stage].on_gpu && memory.stages[stage].by_nccl > 0)
+      out += (out.empty() ? "" : ", ") + in_mebi(memory.stages[stage].by_nccl) + " of stage " +
+             std::to_string(stage);
+  if (out.empty()) return "";
+  return "device memory includes an estimate of NCCL's buffers, which is high where no NVLink "
+         "joins GPUs: " +
+         out + "\n";
 }
 
 std::string words_on_run(const trainer_config& config, const std::string& devices) {

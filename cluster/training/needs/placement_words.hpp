@@ -38,6 +38,10 @@ struct stage_place {
 [[nodiscard]] std::string words_on_versions(const predicted_memory& memory,
                                             const std::vector<stage_place>& on);
 
+/// How much of the device memory of stages is an estimate of NCCL's buffers; empty: nothing.
+[[nodiscard]] std::string words_on_nccl_buffers(const predicted_memory& memory,
+                                                const std::vector<stage_place>& on);
+
 /// What holds wherever the data are. `devices`: see words_on_devices.
 [[nodiscard]] std::string words_on_run(const trainer_config& config, const std::string& devices);
 

@@ -50,6 +50,9 @@ std::string_view advice_for(const std::string& said) {
            "or give each rank a GPU of its own";
   if (contains(said, "interface found") || contains(said, "no interface"))
     return "; name a network interface that is up in NCCL_SOCKET_IFNAME";
+  if (contains(said, "out of memory"))
+    return "; the GPU has no memory left for NCCL's buffers: take a smaller micro-batch, or "
+           "recompute activations (pipeline.recompute)";
   if (contains(said, "driver version is insufficient") || contains(said, "no cuda-capable device"))
     return "; install or update the NVIDIA driver, or set device = \"cpu\"";
   return {};

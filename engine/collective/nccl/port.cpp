@@ -70,7 +70,9 @@ class plan {
     return whole.narrow(0, begin, std::min(each, elements - begin));
   }
 
-  /// Other ranks' parts, which are received, with the own one in its place: the sum goes to `to`.
+  /// Other ranks' parts, which are received, with the own one in its place: the last addition goes
+  /// to `to`, and those before it over what was received. So all memory is taken here, by the
+  /// caller: the communicator's thread is watched, and an allocator may wait for the device.
   void add_up(const at::Tensor& own, const at::Tensor& to) {
     if (to.numel() == 0) return;
     std::vector<at::Tensor> all(ranks_);
@@ -78,10 +80,13 @@ class plan {
       all[other] = other == rank_ ? own : at::empty_like(to);
       if (other != rank_) put(parts_, action::receive, {}, all[other], other);
     }
-    sums_.emplace_back([all = std::move(all), to] {
-      to.copy_(tree_sum(all, [](const at::Tensor& left, const at::Tensor& right) {
-        return at::add(left, right);
-      }));
+    sums_.emplace_back([all = std::move(all), own, to] {
+      auto additions = all.size() - 1;
+      const auto whole = tree_sum(all, [&](const at::Tensor& left, const at::Tensor& right) {
+        auto sum = --additions == 0 ? to : left.is_same(own) ? right : left;
+        return at::add_out(sum, left, right);
+      });
+      if (all.size() == 1) to.copy_(whole);
     });
   }
 

@@ -229,6 +229,16 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
   CHECK(tight.code == refused);
   CHECK_THAT(tight.err, ContainsSubstring("node \"alpha\" has 5 MiB of a GPU for each of its "
                                           "stages, of which one is predicted to take "));
+  const auto summing = check("auto", "device_memory_mib = 2000\nstages = [0]\n", "2");
+  CHECK(summing.code == 0);
+  CHECK_THAT(summing.out, ContainsSubstring("\ndevice memory includes an estimate of NCCL's "
+                                            "buffers, which is high where no NVLink joins GPUs: "
+                                            "768 MiB of stage 0\n"));
+  CHECK_THAT(room.out, !ContainsSubstring("NCCL"));
+  const auto too_tight = check("auto", "device_memory_mib = 760\nstages = [0]\n", "2");
+  CHECK(too_tight.code == refused);
+  CHECK_THAT(too_tight.err,
+             ContainsSubstring(" (of which 768 MiB are an estimate of NCCL's buffers)"));
   const auto useless = check("cpu", "device_memory_mib = 5\n");
   CHECK(useless.code == refused);
   CHECK_THAT(useless.err, ContainsSubstring("node.device_memory_mib: its stages compute on the "

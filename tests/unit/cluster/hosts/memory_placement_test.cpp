@@ -237,3 +237,25 @@ TEST_CASE("A replica gets what the ones before it leave of a GPU that they share
   CHECK_FALSE(placed_on(150, node_devices::shared));
   CHECK(placed_on(100, node_devices::own));
 }
+
+TEST_CASE("What NCCL is estimated to take of a GPU is in nobody's way elsewhere") {
+  auto needs = on_gpus({100, 100});
+  for (auto& each : needs) each.by_nccl = 50 * mib;
+  CHECK(place_stages(2, {gpu_node("a", 300)}, needs));
+  CHECK(place_stages(2, {node("a", 1, 400)}, needs));  // on the CPU
+  CHECK(place_stages(2, {gpu_node("a", 150, node_devices::own)}, needs));
+  const auto words = [&](double mib_of_gpu, node_devices devices,
+                         const std::vector<std::uint32_t>& stages) {
+    return troupe::error_of(place_stages(2, {gpu_node("a", mib_of_gpu, devices, stages)}, needs))
+        .text;
+  };
+  CHECK_THAT(words(299, node_devices::shared, {0, 1}),
+             ContainsSubstring("predicted to take 300 MiB (of which 100 MiB are an estimate of "
+                               "NCCL's buffers) (stage 0 150 MiB, stage 1 150 MiB)"));
+  CHECK_THAT(words(149, node_devices::own, {0, 1}),
+             ContainsSubstring("predicted to take 150 MiB (of which 50 MiB are an estimate of "
+                               "NCCL's buffers) (stage 0 150 MiB, stage 1 150 MiB)"));
+  CHECK_THAT(words(149, node_devices::own, {}),
+             ContainsSubstring("is predicted to take 150 MiB of a GPU (of which 50 MiB are an "
+                               "estimate of NCCL's buffers) and 10 MiB beside it"));
+}

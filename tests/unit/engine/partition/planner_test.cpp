@@ -289,6 +289,15 @@ TEST_CASE("The cap of stages on devices is of their devices' memory") {
   CHECK(plan_cuts(costs, how, 1));
   how.memory_cap_bytes = 8 * mebi;
   CHECK_FALSE(plan_cuts(costs, how, 1));
+  how.memory_cap_bytes = 10 * mebi;
+  how.nccl_bytes = {1 * mebi};
+  CHECK(plan_cuts(costs, how, 1));
+  how.nccl_bytes = {2 * mebi};
+  CHECK_FALSE(plan_cuts(costs, how, 1));
+  const auto made = predict(costs, how, 1, {}).value();
+  CHECK(made.stages[0].memory.by_nccl == 2 * mebi);
+  CHECK_THAT(to_lines(made, {"a", "b", "c"}).at(1),
+             ContainsSubstring(" MiB of a GPU (of which 2 MiB are an estimate of NCCL's buffers)"));
 }
 
 TEST_CASE("More slices than layers, and a cap that none meets, are refused") {

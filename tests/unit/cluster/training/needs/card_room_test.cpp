@@ -47,3 +47,12 @@ TEST_CASE("All replicas of a GPU's stages count") {
             .starts_with("stage-0 of replica 0, stage-0 of replica 1 are together predicted to "
                          "take 320 MiB of cuda:1"));
 }
+
+TEST_CASE("What NCCL is estimated to take of a GPU counts, and is called an estimate") {
+  auto summing = on_gpu(60);
+  summing.by_nccl = 40 * mib;
+  CHECK(why({"cuda:0"}, {summing}).empty());
+  CHECK(why({"cuda:1", "cuda:1", "cuda:1", "cuda:1"}, {summing, summing})
+            .find("are together predicted to take 400 MiB (of which 160 MiB are an estimate of "
+                  "NCCL's buffers) of cuda:1 (large), which has 300 MiB; ") != std::string::npos);
+}

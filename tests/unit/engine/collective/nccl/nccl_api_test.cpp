@@ -176,4 +176,15 @@ TEST_CASE("an NCCL that finds no interface says what to set") {
         "found); name a network interface that is up in NCCL_SOCKET_IFNAME");
 }
 
+TEST_CASE("an NCCL that a GPU has no memory for says what to do") {
+  const auto why =
+      nccl::explain("NCCL (rank 1 of 2): send of 8 float32", nccl::status::unhandled_cuda_error,
+                    "unhandled cuda error", "Cuda failure 2 'out of memory'");
+  CHECK(why.code == errc::handler_failed);
+  CHECK(why.text ==
+        "NCCL (rank 1 of 2): send of 8 float32: unhandled cuda error (Cuda failure 2 'out of "
+        "memory'); the GPU has no memory left for NCCL's buffers: take a smaller micro-batch, or "
+        "recompute activations (pipeline.recompute)");
+}
+
 }  // namespace
