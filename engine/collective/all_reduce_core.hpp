@@ -157,9 +157,6 @@ class all_reduce_core {
     past_.erase(past_.begin(), past_.lower_bound(first));
   }
 
-  /// The most bytes that have been in flight at once.
-  [[nodiscard]] std::uint64_t peak_in_flight_bytes() const noexcept { return peak_bytes_; }
-
   /// The steps under way cannot succeed any more.
   void give_up() { open_.clear(); }
 
@@ -209,7 +206,6 @@ class all_reduce_core {
   // By rank and step, the bucket whose part or sum is here and comes once more, or `rest_of_step`.
   std::set<std::tuple<std::uint32_t, step_key, std::size_t>> again_;
   std::optional<std::uint32_t> lost_;
-  std::uint64_t peak_bytes_ = 0;
 };
 
 }  // namespace troupe::engine
