@@ -89,7 +89,7 @@ class replica_sum {
     engine::step_gradients gradients;                              // one per parameter
     std::vector<std::vector<engine::step_statistics>> statistics;  // by chunk, then by rank
   };
-  /// What came of a step; it is forgotten here.
+  /// Takes the outcome of a step.
   [[nodiscard]] outcome take(const engine::step_key& step);
 
   /// The steps under way cannot succeed any more.

@@ -27,8 +27,8 @@ struct whole_checkpoint {
 /// and manifest.json. A checkpoint is written in a folder of another name, its files by whoever has
 /// the tensors and synced, its manifest last; the folder then gets its own name in one step, so
 /// that whoever finds it finds it whole. What was left half written is removed by the next. One run
-/// writes there at a time. May be used by two threads, but that one checkpoint is begun and
-/// finished, or dropped, before the next.
+/// writes there at a time. May be used by two threads, provided that one checkpoint is finished or
+/// dropped before the next one is begun.
 class checkpoint_folder {
  public:
   static constexpr const char* manifest_name = checkpoint_manifest_name;

@@ -137,8 +137,8 @@ class all_reduce_core {
 
   [[nodiscard]] result<all_reduce_effects> rest_arrived(const step_key& key, std::uint32_t from);
 
-  /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
-  /// then on for all steps.
+  /// A rank is gone: nothing that waits for it can complete. An error if a step waits for it, and
+  /// from then on for all steps.
   [[nodiscard]] result<void> lost(std::uint32_t rank);
 
   /// Another process has taken the place of a rank, and does all steps from `from` on again: what
