@@ -210,8 +210,8 @@ TEST_CASE("every network has torchvision's sizes") {
   struct known {
     const char* name;
     std::size_t layers;
-    std::int64_t parameters;    // torchvision's num_params
-    double giga_macs;  // torchvision's _ops
+    std::int64_t parameters;  // torchvision's num_params
+    double giga_macs;         // torchvision's _ops
   };
   const std::vector<known> expected = {{"resnet18", 14, 11'689'512, 1.814},
                                        {"resnet34", 22, 21'797'672, 3.664},
