@@ -21,6 +21,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
@@ -42,14 +43,9 @@ double loss_scale_of(engine::precision type) {
 }
 
 engine::model decoder(bool tied, double dropout) {
-  return apps::build_gpt(64, seed,
-                         {.layers = 2,
-                          .width = 32,
-                          .heads = 4,
-                          .context = context,
-                          .tied = tied,
-                          .dropout = dropout})
-      .value();
+  const apps::gpt_options shape{
+      .layers = 2, .width = 32, .heads = 4, .context = context, .tied = tied, .dropout = dropout};
+  return engine::make_whole(apps::gpt_blueprint(64, shape).value(), seed).value();
 }
 
 engine::batch make_batch(std::int64_t samples = 7, std::int64_t length = context) {

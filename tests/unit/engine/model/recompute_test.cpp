@@ -32,9 +32,9 @@ model small_resnet() {
 }
 
 model small_decoder() {
-  return apps::build_gpt(256, recompute_seed,
-                         {.layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3})
-      .value();
+  const apps::gpt_options shape{
+      .layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3};
+  return make_whole(apps::gpt_blueprint(256, shape).value(), recompute_seed).value();
 }
 
 std::vector<batch> images() {
