@@ -14,6 +14,7 @@
 
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/parity/stage_company.hpp"
 
 namespace {
@@ -57,7 +58,7 @@ engine::step_result run_alone(const engine::batch& batch, std::uint32_t microbat
     }
     together.push_back({at::cat(inputs), at::cat(labels)});
   }
-  return engine::run_in_one_piece(resnet(), {.seed = seed}, 1, together);
+  return tests::run_in_one_piece(resnet(), {.seed = seed}, 1, together);
 }
 
 /// In about one batch of eight an activation lies so close to zero that rounding decides whether a

@@ -25,7 +25,7 @@
 #include "engine/data/dataset.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
-#include "engine/verify/reference.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/refusal.hpp"
 
 namespace {
@@ -69,7 +69,7 @@ trained train_alone(const engine::batch& batch, bool tied, double dropout, engin
   const auto layers = decoder(tied, dropout);
   trained result;
   for (int step = 1; step <= steps; ++step) {
-    const auto outcome = engine::run_in_one_piece(
+    const auto outcome = tests::run_in_one_piece(
         layers, {.precision = type, .seed = seed}, static_cast<std::uint64_t>(step),
         *engine::split_batch(batch, 3), loss_scale_of(type));
     result.losses.push_back(outcome.loss);
@@ -150,7 +150,7 @@ TEST_CASE("The summed gradient of a tied weight is that of one shared weight") {
   at::set_num_threads(1);
   const auto layers = decoder(true, 0);
   const auto batch = make_batch();
-  const auto outcome = engine::run_in_one_piece(layers, {.seed = seed}, 1, {batch});
+  const auto outcome = tests::run_in_one_piece(layers, {.seed = seed}, 1, {batch});
 
   const auto parameters = engine::parameters(layers);
   const auto shared = tensor_of(parameters, "embed.tokens");
