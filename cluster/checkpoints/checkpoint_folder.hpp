@@ -56,9 +56,9 @@ class checkpoint_folder {
   /// Makes the folder for the files, and removes others that are half written. Errors: io_failed.
   [[nodiscard]] result<begun> begin(std::uint64_t step) const;
   /// Makes a checkpoint of it, whose files are there and synced, and returns its folder; one of the
-  /// same step is replaced. May be called in another thread. Errors: io_failed, upon which nothing
-  /// is left of it; so also where a file is not there, or has another length than the manifest
-  /// says.
+  /// same step is replaced. May be called in another thread. Errors: io_failed, also where a
+  /// file is not there or has another length than the manifest says; then nothing of the checkpoint
+  /// is left.
   [[nodiscard]] result<std::filesystem::path> finish(begun what,
                                                      const checkpoint_manifest& manifest) const;
   /// Does what the order asks for in this folder. Of the steps up to that of `what` the newest

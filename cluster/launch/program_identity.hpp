@@ -9,8 +9,8 @@
 
 namespace troupe::cluster {
 
-/// The argument upon which a program of Troupe writes `identity` as a line to standard output,
-/// and ends.
+/// The argument that makes a program of Troupe write `identity` as a line to standard output, and
+/// end.
 inline constexpr const char* identity_word = "--identity";
 inline constexpr std::string_view identity = "a program of Troupe";
 

@@ -32,7 +32,7 @@ struct step_vote {
   }
 };
 
-/// What becomes of a training step: the same for all stages.
+/// How a training step ends, which is the same for all stages.
 struct step_decision {
   step_key step;
   std::string left_out = {};  ///< Why no stage applies it; empty: all do.

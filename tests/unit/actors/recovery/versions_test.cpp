@@ -1,4 +1,4 @@
-// What a stage's versions are stored with, and who hears when they cannot be.
+// What a stage's versions are stored with, and who is told when they cannot be stored.
 
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
