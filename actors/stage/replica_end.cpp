@@ -146,7 +146,7 @@ void perform(stage_pointer self, const engine::sum_bucket& what) {
                 });
 }
 
-/// The sum of an own bucket for the others, in a step that is under way.
+/// The sum of one of its own buckets for the others, in a step that is under way.
 sent_to_replicas own_sum(stage_pointer self, const engine::step_key& key, std::size_t bucket) {
   const auto& replicas = self->state.end.replicas;
   const bool all = self->state.steps.at(key).order.dry_run;  // they are its outcome
@@ -343,7 +343,7 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
-  state.norm.give_up({errc::cancelled, "the stage is connected anew"});
+  state.norm.give_up({errc::cancelled, "the stage is connected again"});
   state.norm = stage_norm(group, state.name, state.threads);
   if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);

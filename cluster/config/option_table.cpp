@@ -100,8 +100,8 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "are the same",
        choice(&pipeline_config::edges)},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "Cuts of the model: the first layer of each slice except the first; empty: cut evenly by "
-       "multiply-accumulates",
+       "Cuts of the model: the first layer of each slice except the first; empty: as "
+       "--partition says",
        cuts(), "pipeline.partition"},
       {"pipeline", "partition", "--partition", "", "HOW",
        "How the model is cut; auto: for the fastest step, from a profile of the layers; even: by "

@@ -247,7 +247,7 @@ std::optional<std::vector<std::uint64_t>> replay_company::weights_at(
   return weights;
 }
 
-/// All stages anew, which have nothing to do before all their versions are kept.
+/// Starts all stages over, which have nothing to do before all their versions are kept.
 void replay_company::start_all(const return_core::go_on& from) {
   check_source(from);
   const auto weights = weights_at(from);

@@ -236,7 +236,7 @@ TEST_CASE("a part of a push in pieces is whole or refused, and what is wrong is 
   SECTION("the beginning is missing") {
     CHECK_THAT(give(count - 1, count)->error().text, ContainsSubstring("where piece 0"));
   }
-  SECTION("it begins anew, or its worker goes") {
+  SECTION("it starts over, or its worker goes") {
     CHECK(!give(0, 3));
     CHECK(!give(0, 2));
     parts.forget({2});

@@ -114,7 +114,8 @@ TEST_CASE("Recomputed layers of a decoder drop the same numbers again") {
     check_same(run_recomputing(small_decoder(), names, microbatches, type), plain);
 }
 
-TEST_CASE("Dropout draws anew in each update and micro-batch, and the same in each run of it") {
+TEST_CASE(
+    "Dropout draws other numbers in each step and micro-batch, and the same in each run of it") {
   at::set_num_threads(1);
   const auto layers = small_decoder();
   const auto one = texts();
