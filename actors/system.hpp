@@ -7,9 +7,9 @@
 
 namespace troupe::actors {
 
-/// CAF as Troupe runs it: the `sharing` scheduler (the default one naps on work that comes from
-/// outside, which costs a remote request ten times its latency) on two threads, for handlers are
-/// short and all arithmetic has threads of its own.
+/// CAF as Troupe runs it: the `sharing` scheduler (the default one sleeps for a while before it
+/// looks for work from outside, which costs a remote request ten times its latency) on two threads,
+/// for handlers are short and all arithmetic has threads of its own.
 struct system_config : caf::actor_system_config {
   system_config();
 };

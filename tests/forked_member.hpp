@@ -21,7 +21,7 @@
 #include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/bench/programs/ucx_node.hpp"
 
 /// Nodes in processes that a test forks, for tests of what two processes of a machine do together.
 namespace troupe::tests {

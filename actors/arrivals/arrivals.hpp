@@ -13,10 +13,10 @@
 namespace troupe::actors {
 
 /// Hands actors what comes from other processes, and runs those that are declared cheap (see
-/// `declare_cheap`) in the thread of the link, for all that has come together at once; the
+/// `declare_cheap`) in the thread of the link, all messages that arrived together in one go; the
 /// scheduler runs all others. An actor that has held the thread for longer than `patience` three
-/// times, with fewer than 1,000 runs since the time before, is said and becomes one of the others.
-/// One thread, except `held`.
+/// times, with fewer than 1,000 runs since the time before, is reported by a warning and left to
+/// the scheduler from then on. One thread, except `held`.
 class arrivals final : public caf::execution_unit {
  public:
   using clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ class arrivals final : public caf::execution_unit {
   explicit arrivals(caf::actor_system& system);
   arrivals(const arrivals&) = delete;
   arrivals& operator=(const arrivals&) = delete;
-  /// The scheduler runs who is ready still.
+  /// Leaves the actors that are still ready to the scheduler.
   ~arrivals() override;
 
   /// Returns whether `run_ready` is to be called soon, and none is due already.
@@ -36,7 +36,7 @@ class arrivals final : public caf::execution_unit {
                              caf::message_id number, caf::message what);
   void run_ready();
 
-  /// Of actors that a cheap one has sent something.
+  /// For actors to which a cheap one has sent a message.
   void exec_later(caf::resumable* what) override;
 
   /// Who holds the thread now, and for how long. From any thread.

@@ -15,8 +15,8 @@ struct deadlines {
   std::chrono::minutes build{10};   ///< A stage, shard or worker, with its part of the model.
 
   std::chrono::minutes read{30};  ///< A batch of the data.
-  std::chrono::minutes step{
-      60};  ///< A stage's part of a step, the decision on it, or a share of it.
+  /// A stage's part of a step, the decision on it, or a share of it.
+  std::chrono::minutes step{60};
   std::chrono::minutes write{60};    ///< A stage's files of a checkpoint, once its step is over.
   std::chrono::minutes update{10};   ///< An optimizer's update; a shard's.
   std::chrono::minutes transfer{5};  ///< What no step waits for; a piece of weights or of state.
@@ -46,12 +46,29 @@ struct deadlines {
   /// Once more for a process that was killed and has not ended, as one that a disk holds up.
   std::chrono::minutes held_up{1};
 
+  // Of processes that are started.
+  std::chrono::seconds identify{10};  ///< The answer of what may be a program of Troupe.
+  std::chrono::seconds become{2};     ///< What was forked, to become its program.
+  std::chrono::seconds copied{3};     ///< A zygote's copy of itself; the zygote may be stopped.
+
   // Of hosts with an agent or without.
   /// A host's list of what it lacks of a program: it hashes what it has before it answers.
   std::chrono::minutes list_files{2};
   std::chrono::hours upload{24};  ///< Of one file; ssh itself notices a network that is gone.
+  std::chrono::seconds first_order{30};       ///< A launcher's first word to its agent.
+  std::chrono::seconds agent_asks{2};         ///< A launcher's answer to an agent asked to end.
   std::chrono::seconds agent_processes{1};    ///< An agent's processes, before they are killed.
   std::chrono::milliseconds agent_end{1500};  ///< An agent that was told to end.
+  std::chrono::seconds agent_last_words{1};   ///< A launcher that reads why its agent ends.
+  /// An agent that ends its processes: it says each second that it is alive.
+  std::chrono::seconds quiet_agent{5};
+  /// The first probe of the ways between stages: a lost packet is sent again after 1 s.
+  std::chrono::seconds reach{2};
+  std::chrono::milliseconds reach_again{500};  ///< After that and a warning: the second probe.
+
+  // After which the user is told who is waited for.
+  std::chrono::seconds tell_of_start{2};        ///< An agent or ssh that has not answered.
+  std::chrono::milliseconds tell_of_end{1500};  ///< A process that was told to end.
 
   // Of `troupe doctor`, whose hosts and edges may be broken.
   std::chrono::seconds slow_node{2};  ///< One that the others are examined without at first.

@@ -17,7 +17,7 @@ namespace troupe::actors {
 /// Whether an actor gave this error of its own accord, here or in another process; CAF's own do not
 /// say whose they are.
 [[nodiscard]] bool is_own(const caf::error& what);
-/// As `to_caf`, for an error that no actor gave: who gets it adds whom it concerns.
+/// As `to_caf`, for an error that no actor gave: the receiver adds the name of the actor it asked.
 [[nodiscard]] caf::error to_caf_foreign(const error& from);
 
 }  // namespace troupe::actors

@@ -14,8 +14,8 @@
 
 namespace troupe::actors {
 
-/// What was thrown, as an error of who was at it: "shard-0: there is no memory for a tensor of
-/// 4294967296 bytes".
+/// The error that says who threw an exception, and what it was: "shard-0: there is no memory for a
+/// tensor of 4294967296 bytes".
 [[nodiscard]] error failure_of(const std::string& who, const std::exception& problem);
 
 /// From now on an actor ends with such an error when one of its handlers throws: whoever watches it
@@ -37,8 +37,8 @@ void end_because(const caf::actor_addr& actor, const std::string& name,
 void say_last_words(caf::scheduled_actor& self, std::string name,
                     const std::function<void(const error&)>& last_words);
 
-/// Has another actor of this process end with one, however that ends: in order, or where it was
-/// killed or a handler threw, with peer_lost for whoever has asked the other something.
+/// Ends `other`, an actor of this process, when `with` ends, whether in order, killed or by an
+/// exception; whoever waits for an answer of `other` gets peer_lost.
 void end_along(caf::abstract_actor& with, caf::actor_addr other);
 
 /// Runs the handler of a request: what it throws is the answer.

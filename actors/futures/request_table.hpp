@@ -135,7 +135,7 @@ class request_table {
     std::atomic<tag> of = 0;
     std::atomic<tag> owner = 0;
     std::atomic<clock::rep> deadline = 0;
-    std::uint64_t uses = 0;     // of who got the slot last
+    std::uint64_t uses = 0;     // of the request that got the slot last
     std::uint32_t next = none;  // while it is free: the one behind it in its list
   };
   using chunk = std::array<slot, chunk_slots>;

@@ -9,7 +9,7 @@
 /// What several conversations say.
 namespace troupe::actors {
 
-/// Done, with nothing to say.
+/// The answer to a request that was carried out and returns nothing.
 struct acknowledged {
   static constexpr auto declared = travels("acknowledged");
 

@@ -74,8 +74,8 @@ struct data_opened {
   static void fields(auto& self, auto& f) { f(self.data); }
 };
 
-/// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for
-/// each replica, from 0, with which all begins anew.
+/// Who gets the inputs and the labels: the stages of the model's first and last slice. Sent once
+/// for each replica, from 0 on; that of replica 0 starts over.
 struct connect_data {
   static constexpr auto declared = travels("connect_data");
 

@@ -29,7 +29,7 @@ struct keeper_opened {
   static void fields(auto& self, auto& f) { f(self.keeper); }
 };
 
-/// The stages that were built here are of no use any more.
+/// Ends the stages that were built on the node.
 struct drop_stages {
   static constexpr auto declared = travels("drop_stages");
 

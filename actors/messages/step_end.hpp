@@ -7,7 +7,7 @@
 #include "actors/messages/declaration.hpp"
 #include "engine/step/step_vote.hpp"
 
-/// What becomes of a training step on all stages, and what the next loss is multiplied by.
+/// How a training step ends on all stages, and what the next loss is multiplied by.
 namespace troupe::actors {
 
 /// From a stage to the run's coordinator, once per training step or repeated.

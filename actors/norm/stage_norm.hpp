@@ -63,10 +63,10 @@ class stage_norm {
                                        const engine::start_action& what,
                                        const exchange_terms& terms) const;
 
-  /// Who waits hears the sum.
+  /// Gives the sum to the thread that waits for it.
   void answer(engine::norm_part sum) { meeting_->answer(std::move(sum)); }
 
-  /// The steps under way cannot succeed any more: whoever waits for a sum does so no longer.
+  /// The steps under way cannot succeed any more: ends all waits for sums.
   void give_up(const error& why);
 
   engine::norm_sum_core core;

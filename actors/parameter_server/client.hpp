@@ -86,7 +86,7 @@ class parameter_client {
   [[nodiscard]] future<fresh_values> refresh();
 
   /// `push` of gradients that were computed with what `refresh` and `push_pull` brought, and then
-  /// `refresh`, in one round trip. After errc::stale: refresh and compute them anew.
+  /// `refresh`, in one round trip. After errc::stale: refresh and compute them again.
   [[nodiscard]] future<fresh_values> push_pull(const std::vector<engine::named_tensor>& gradients);
 
   /// The oldest version among the shards' as of the last `refresh` or `push_pull`.

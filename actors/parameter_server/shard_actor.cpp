@@ -29,7 +29,7 @@ using engine::push_id;
 /// Answers that a shard owes at most for one push, which its worker may repeat.
 constexpr std::size_t max_waiters = 16;
 
-/// Whether the message at hand is from the coordinator that the shard is connected to.
+/// Whether the message being handled is from the coordinator that the shard is connected to.
 result<void> check_coordinator(shard_pointer self, const char* what) {
   const auto& state = self->state;
   if (!state.core)

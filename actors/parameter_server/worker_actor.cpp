@@ -130,7 +130,7 @@ class apprentice {
     return {};
   }
 
-  /// Until a push is applied: one that was too stale is computed anew.
+  /// Until a push is applied: one that was too stale is computed again.
   result<void> train(const engine::batch& batch, share_done& report) {
     for (;;) {
       const auto gradients = compute(batch, report);

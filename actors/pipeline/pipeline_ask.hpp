@@ -15,9 +15,9 @@
 /// For the pipeline's own sources alone.
 namespace troupe::actors {
 
-/// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent:
-/// nothing that waits for it will come about. Nor does what waits for a stage that is lost, even if
-/// that has answered: another one may not have got all from it. Any thread.
+/// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent: no
+/// step that waits for it can complete. Neither can a step that waits for a lost stage, even if
+/// that has answered, since its neighbours may not have received all that it sent. Any thread.
 class pipeline::open_steps {
  public:
   void add(const step_answers& step) {
@@ -29,7 +29,8 @@ class pipeline::open_steps {
     open_.push_back(step);
   }
 
-  /// Of feeders that are told of from now on, by the number that this returns: no others are.
+  /// There are new feeders: only an end that is told with the number returned here counts from now
+  /// on.
   std::uint64_t next_feeders() {
     const std::scoped_lock lock(mutex_);
     fed_up_.reset();
@@ -43,7 +44,8 @@ class pipeline::open_steps {
     fail_all(why);
   }
 
-  /// Whoever is in that place now is told of, if it is lost, by the number that this returns.
+  /// Another stage has this place: only a loss that is told with the number returned here counts
+  /// from now on.
   std::uint64_t watch(std::size_t place) {
     const std::scoped_lock lock(mutex_);
     thrown_.erase(place);
@@ -61,7 +63,7 @@ class pipeline::open_steps {
     if (watched_[place] == which) fail_all(why);
   }
 
-  /// Its arithmetic has thrown: it is of no use any more.
+  /// The stage's arithmetic has thrown, so it answers no step any more.
   void stage_threw(std::size_t place, std::uint64_t which, const error& why) {
     const std::scoped_lock lock(mutex_);
     if (watched_[place] != which) return;

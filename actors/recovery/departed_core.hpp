@@ -7,13 +7,13 @@
 
 namespace troupe::actors {
 
-/// Whose messages do not count any more: senders that were lost and replaced, and may live for all
-/// that. A pure state machine, of one receiver. `Same` tells whether two are one, for senders
-/// themselves are never used again.
+/// Senders whose messages are ignored: they were lost and replaced, though they may still be alive.
+/// A pure state machine, of one receiver. `Same` tells whether two are one, for senders themselves
+/// are never used again.
 template <class Sender, class Same = std::equal_to<>>
 class departed_core {
  public:
-  /// Another one has its place.
+  /// Another sender has taken its place.
   void replaced(Sender lost) { all_.push_back(std::move(lost)); }
 
   template <class Other>

@@ -10,9 +10,9 @@
 
 namespace troupe::actors {
 
-/// That a stage's arithmetic has thrown, as an error says it: "stage-1: F3 of step 7 failed: out of
-/// memory". Steps are counted as the user is told them, so work that is done again has the same
-/// name, whichever stage does it. The batches of one evaluation are not told apart.
+/// The failure of a stage's arithmetic, which an error carries as text: "stage-1: F3 of step 7
+/// failed: out of memory". Steps are counted as the user is told them, so work that is done again
+/// has the same name, whichever stage does it. The batches of one evaluation are not told apart.
 struct failed_work {
   std::string what;  ///< "stage-1: F3 of step 7"
   std::string reason;

@@ -35,7 +35,8 @@ struct kept_stages {
     while (notes.size() > most_notes) notes.erase(notes.begin());
   }
 
-  /// The stages that sent versions have ended: others come, which are counted anew.
+  /// The stages that sent versions have ended, and others replace them: the count of incarnations
+  /// starts over.
   void begin_again() {
     for (auto& [stage, versions] : stages) versions.begin_again();
   }

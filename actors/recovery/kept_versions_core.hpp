@@ -66,8 +66,8 @@ class kept_versions_core {
     while (versions_.size() > kept_) versions_.erase(versions_.begin());
   }
 
-  /// No stage that has sent a piece will send another one: incarnations are counted anew, and what
-  /// was not whole is forgotten.
+  /// No stage that has sent a piece will send another one: the count of incarnations starts over,
+  /// and what was not whole is forgotten.
   void begin_again() {
     newest_ = 0;
     begun_.reset();

@@ -16,9 +16,9 @@ namespace troupe::actors {
 /// optimizer's state, so no parameter and no buffer has it.
 [[nodiscard]] std::string gradient_name(const std::string& parameter);
 
-/// A number that tells a version of a stage from any other that a mistake of arithmetic could make:
-/// of names and bytes as they lie in memory, in any order of tensors. That of two lists together is
-/// their sum. No protection against intent. One pass over memory.
+/// A checksum of a stage's version, of its tensors' names and of their bytes as they lie in memory,
+/// whatever the order of tensors; that of two lists together is the sum of theirs. It detects
+/// mistakes of arithmetic and is no protection against intent. One pass over memory.
 [[nodiscard]] std::uint64_t digest_of(const std::vector<engine::named_tensor>& tensors);
 
 /// The version after an update, which has the same tensors in the same order, and after each

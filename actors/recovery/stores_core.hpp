@@ -38,7 +38,7 @@ class stores_core {
   /// A version is being copied.
   void begin() { is_copied_ = false; }
 
-  /// It is at hand.
+  /// The copy is complete.
   [[nodiscard]] effects copied(std::uint64_t step) {
     is_copied_ = true;
     recent_.push_back(step);

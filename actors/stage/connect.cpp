@@ -94,7 +94,7 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
   return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
 }
 
-/// Leaves the ports of before, begins to join the ones that it is told, and watches their ends.
+/// Leaves the old ports, begins to join those in `ports`, and watches for their ends.
 result<void> join_edges(stage_pointer self, const std::vector<edge_port>& ports) {
   auto& state = self->state;
   state.edges = edge_ports();

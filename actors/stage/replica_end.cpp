@@ -138,7 +138,7 @@ void perform(stage_pointer self, const engine::sum_bucket& what) {
                 });
 }
 
-/// The sum of an own bucket for the others, in a step that is under way.
+/// The sum of one of its own buckets for the others, in a step that is under way.
 sent_to_replicas own_sum(stage_pointer self, const engine::step_key& key, std::size_t bucket) {
   const auto& replicas = self->state.end.replicas;
   const bool all = self->state.steps.at(key).order.dry_run;  // they are its outcome

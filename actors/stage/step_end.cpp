@@ -36,8 +36,8 @@ using engine::step_key;
 /// stays behind would grow from step to step.
 result<void> check_contexts(const stage_state& state, const step_key& key) {
   for (const auto& module : state.modules) {
-    const bool is_final =
-        module->are_contexts_final();  // before the count, which may be of before that
+    // Asked before the bytes are counted: a count from before it became true would be too high.
+    const bool is_final = module->are_contexts_final();
     if (const auto bytes = module->contexts().bytes(key); bytes > 0 && is_final)
       return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
                                             " still hold " + std::to_string(bytes) +

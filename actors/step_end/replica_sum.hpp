@@ -66,7 +66,7 @@ class replica_sum {
 
   /// The own gradients of a bucket, which are given away.
   [[nodiscard]] engine::step_gradients take_own(const engine::step_key& step, std::size_t bucket);
-  /// All ranks' parts of an own bucket, by rank.
+  /// All ranks' parts of one of its own buckets, by rank.
   [[nodiscard]] std::vector<engine::step_gradients> take_parts(const engine::step_key& step,
                                                                std::size_t bucket);
   /// The sums of a bucket that other replicas need: all of them, or where the state is shared out
@@ -79,7 +79,7 @@ class replica_sum {
   /// A bucket's parameters.
   [[nodiscard]] std::vector<at::Tensor> like(std::size_t bucket) const { return values_of(bucket); }
 
-  /// The values of an own bucket's parameters for other replicas, and theirs until all are here.
+  /// The values of its own bucket's parameters for other replicas, and theirs until all are here.
   [[nodiscard]] std::vector<at::Tensor> values_of(std::size_t bucket) const;
   void keep(const replica_parameters& from);
   /// One per parameter; nullopt: the own ones.
@@ -89,7 +89,7 @@ class replica_sum {
     engine::step_gradients gradients;                              // one per parameter
     std::vector<std::vector<engine::step_statistics>> statistics;  // by chunk, then by rank
   };
-  /// What came of a step; it is forgotten here.
+  /// Takes the outcome of a step.
   [[nodiscard]] outcome take(const engine::step_key& step);
 
   /// The steps under way cannot succeed any more.

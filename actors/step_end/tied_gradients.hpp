@@ -14,11 +14,12 @@ namespace troupe::actors {
 /// own gradients. No actor in it.
 class tied_gradients {
  public:
-  /// Keeps what came. Errors: bad_frame for a value of another shape than the parameter's.
+  /// Keeps a gradient that arrived. Errors: bad_frame for a value of another shape than the
+  /// parameter's.
   [[nodiscard]] result<void> keep(const tied_gradient& from,
                                   const std::vector<engine::named_tensor>& parameters);
 
-  /// Takes what came of a step, by parameter.
+  /// Takes the gradients that arrived for a step, by parameter.
   [[nodiscard]] std::map<std::string, std::optional<at::Tensor>> take(const engine::step_key& step);
 
   void clear() { kept_.clear(); }

@@ -8,7 +8,7 @@
 
 namespace troupe::apps {
 
-/// What of a learner cannot be meant, as far as words tell: nothing is opened.
+/// A setting of a learner that cannot be right, found without opening anything.
 struct learner_fault {
   const char* setting;  ///< "model.name"
   std::string why;

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/transformer_layers.hpp"
 
 namespace troupe::apps {
@@ -64,13 +63,6 @@ result<engine::model_blueprint> gpt_blueprint(std::int64_t tokens, const gpt_opt
   if (!(o.dropout >= 0 && o.dropout < 1))
     return fail(errc::bad_config, "dropout must be from 0 to below 1");
   return blueprint(tokens, o);
-}
-
-result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
-                                const gpt_options& options) {
-  const auto made = gpt_blueprint(tokens, options);
-  if (!made) return tl::unexpected(made.error());
-  return engine::make_whole(*made, seed);
 }
 
 }  // namespace troupe::apps

@@ -32,8 +32,4 @@ struct gpt_options {
 [[nodiscard]] result<engine::model_blueprint> gpt_blueprint(std::int64_t tokens,
                                                             const gpt_options& options);
 
-/// The whole decoder with its weights. Errors: as there.
-[[nodiscard]] result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
-                                              const gpt_options& options);
-
 }  // namespace troupe::apps

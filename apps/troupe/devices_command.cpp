@@ -24,7 +24,7 @@ constexpr const char* who_trains =
     "Stages train on the CPU, and on a GPU that LibTorch can use where device = \"cuda:N\" names "
     "it, or \"auto\" takes it.";
 
-struct judged_card {
+struct examined_card {
   engine::card card;
   std::string problem;  // empty: LibTorch can use it
 };
@@ -36,7 +36,7 @@ struct device_report {
   engine::driver_facts driver;
   int torch_cuda = 0;
   std::string problem;  // why no GPU can be used; empty: see `cards`
-  std::vector<judged_card> cards;
+  std::vector<examined_card> cards;
   result<std::pair<std::string, int>> nccl;  // its path and version
 };
 

@@ -57,9 +57,10 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
   auto* const profile = command.add_option(
       "--profile", measured.file, "Profile of the model to plan for, as --save-profile writes it");
   command
-      .add_option("--partition", measured.partition,
-                  "auto: cut for the fastest step; even: by multiply-adds; or the first layer of "
-                  "each slice after the first")
+      .add_option(
+          "--partition", measured.partition,
+          "How the model is cut; auto: for the fastest step; even: by multiply-accumulates; or "
+          "the first layer of each slice except the first")
       ->delimiter(',')
       ->capture_default_str()
       ->needs(profile);
@@ -235,13 +236,13 @@ CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& requ
   auto* const command =
       app.add_subcommand("join",
                          "Serves as a stage of a run whose config says launch = \"none\", "
-                         "or has this machine examined by its troupe doctor");
+                         "or lets the run's troupe doctor examine this machine");
   command->add_option("ADDRESS", join.address, "Address at which the trainer listens, HOST:PORT")
       ->required();
   command->add_option("--name", join.name, "Stage to serve as: stage-0, ..")->required();
   command->add_option("--secret-file", join.secret_file, "File with the cluster's secret")
       ->required();
-  command->add_option("--network", join.network, "Network setting of the run's [link]")
+  command->add_option("--network", join.network, "The run's [link] network: sealed or trusted")
       ->capture_default_str();
   command->add_option("--listen", join.listen,
                       "Where to listen for other stages: HOST, HOST:PORT or a network such as "

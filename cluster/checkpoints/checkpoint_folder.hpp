@@ -27,8 +27,8 @@ struct whole_checkpoint {
 /// and manifest.json. A checkpoint is written in a folder of another name, its files by whoever has
 /// the tensors and synced, its manifest last; the folder then gets its own name in one step, so
 /// that whoever finds it finds it whole. What was left half written is removed by the next. One run
-/// writes there at a time. May be used by two threads, but that one checkpoint is begun and
-/// finished, or dropped, before the next.
+/// writes there at a time. May be used by two threads, provided that one checkpoint is finished or
+/// dropped before the next one is begun.
 class checkpoint_folder {
  public:
   static constexpr const char* manifest_name = checkpoint_manifest_name;
@@ -56,9 +56,9 @@ class checkpoint_folder {
   /// Makes the folder for the files, and removes others that are half written. Errors: io_failed.
   [[nodiscard]] result<begun> begin(std::uint64_t step) const;
   /// Makes a checkpoint of it, whose files are there and synced, and returns its folder; one of the
-  /// same step is replaced. May be called in another thread. Errors: io_failed, upon which nothing
-  /// is left of it; so also where a file is not there, or has another length than the manifest
-  /// says.
+  /// same step is replaced. May be called in another thread. Errors: io_failed, also where a
+  /// file is not there or has another length than the manifest says; then nothing of the checkpoint
+  /// is left.
   [[nodiscard]] result<std::filesystem::path> finish(begun what,
                                                      const checkpoint_manifest& manifest) const;
   /// Does what the order asks for in this folder. Of the steps up to that of `what` the newest

@@ -39,7 +39,7 @@ struct checkpoint_manifest {
   };
 
   std::uint64_t step = 0;  ///< Training steps that are in it.
-  /// Settings without which the steps that follow would be others: a name and a value.
+  /// Settings on which the steps that follow depend: a name and a value.
   std::map<std::string, std::string> settings;
   std::map<std::string, file> files;
   /// The model's parameters and buffers, in its order. Empty in format 1, whose one file of weights

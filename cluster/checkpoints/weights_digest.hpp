@@ -12,8 +12,8 @@
 
 namespace troupe::cluster {
 
-/// Of which weights an optimizer's state is: tells weights apart that somebody trained, not those
-/// that somebody forged. Used by one thread.
+/// A digest of weights, by which an optimizer's state says to which it belongs. It tells trained
+/// weights apart, and is no protection against forged ones. Used by one thread.
 class weights_digest {
  public:
   /// The name under which a file of state keeps it. [] i64

@@ -95,11 +95,13 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "as over links; fast: NCCL's own, whose bits are not promised",
        choice(&pipeline_config::reduce)},
       {"pipeline", "edges", "--edges", "", "HOW",
-       "How stages in different processes send each other activations and gradients; link: by way "
-       "of the host; nccl: from GPU to GPU, each stage on one of its own; the bits are the same",
+       "How stages in different processes send each other activations and gradients; link: through "
+       "host memory; nccl: directly from GPU to GPU, with each stage on a GPU of its own; the bits "
+       "are the same",
        choice(&pipeline_config::edges)},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "Cuts of the model: the first layer of each slice except the first; empty: balanced by cost",
+       "Cuts of the model: the first layer of each slice except the first; empty: as "
+       "--partition says",
        cuts(), "pipeline.partition"},
       {"pipeline", "partition", "--partition", "", "HOW",
        "How the model is cut; auto: for the fastest step, from a profile of the layers; even: by "
@@ -174,10 +176,12 @@ std::vector<option> model_options(const engine::model_registry& models) {
                  "Allow TF32 on GPUs: matrix products and convolutions of f32 are faster, and "
                  "round their factors to 10 bits of fraction",
                  on_off(&model_config::tf32)}),
-      of_stages({"model", "deterministic", "--deterministic", "--no-deterministic", "",
-                 "Only operators that give the same bits each time, on GPUs; one that cannot ends "
-                 "the run and is named. The CPU's always do",
-                 on_off(&model_config::deterministic)}),
+      of_stages(
+          {"model", "deterministic", "--deterministic", "--no-deterministic", "",
+           "Use only deterministic operators on GPUs, which give the same bits each time; one "
+           "that has no such form ends the run and is named. Operators on the CPU are always "
+           "deterministic",
+           on_off(&model_config::deterministic)}),
   };
 }
 
@@ -336,9 +340,8 @@ std::vector<option> link_options() {
        "Address at which stage processes reach this one over tcp; port 0: any free port",
        text(&link_config::listen)},
       {"link", "network", "--network", "", "KIND",
-       "How the network under tcp is treated; sealed: every byte is encrypted and authenticated; "
-       "trusted: UCX's own transports without protection, for a network that strangers do not "
-       "reach",
+       "Protection of tcp connections; sealed: every byte is encrypted and authenticated; trusted: "
+       "UCX's own transports without protection, for a network that strangers cannot reach",
        choice(&link_config::network)},
       {"link", "secret_file", "--secret-file", "", "FILE",
        "File with the cluster's secret, for processes on other machines; only you may have access "
@@ -398,8 +401,8 @@ std::vector<option> cluster_options() {
        "Open MPI's host file; its hosts are the nodes if no [[node]] names them",
        text(&cluster_config::host_file)},
       {"cluster", "stream", "", "", "",
-       "How launcher and agent prove, over the stream of srun or mpirun, that they belong to one "
-       "user; auto: munge under slurm, none under mpi",
+       "Proof, over the stream of srun or mpirun, that launcher and agent belong to one user; "
+       "auto: munge under slurm, none under mpi",
        choice(&cluster_config::stream)},
       {"cluster", "push", "--push", "", "WHAT",
        "What is copied over ssh to hosts that lack it; program: this program and the libraries "

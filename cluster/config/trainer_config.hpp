@@ -228,8 +228,8 @@ struct placement_tables {
 /// Of "20" (steps), "30s", "5m" or "2h"; both 0 where nothing is said. Errors: bad_config.
 [[nodiscard]] result<checkpoint_period> period_of(const checkpoint_config& config);
 
-/// The number of "SIGUSR1" or "SIGUSR2" (or "USR1", "USR2"), upon which a checkpoint is written; 0
-/// where none is named. Errors: bad_config.
+/// The number of "SIGUSR1" or "SIGUSR2" (or "USR1", "USR2") that makes the run write a
+/// checkpoint; 0 where none is named. Errors: bad_config.
 [[nodiscard]] result<int> signal_of(const checkpoint_config& config);
 
 /// Where the optimizers' state is kept of the weights in a file: "run.state.safetensors" beside

@@ -36,8 +36,8 @@ namespace troupe::cluster::doctor {
   return out;
 }
 
-/// Edges, by their places, in rounds: those of one round may be measured at once, for no two of
-/// them have to do with the same machine. `machines`: of each node, by any name.
+/// Edges, by their places, in rounds: those of one round may be measured at once, since no two of
+/// them involve the same machine. `machines`: of each node, by any name.
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> rounds_to_measure(
     const std::vector<std::pair<std::size_t, std::size_t>>& edges,
     const std::vector<std::string>& machines) {

@@ -24,10 +24,10 @@ namespace troupe::cluster {
 /// Empty also where the system does not tell them.
 [[nodiscard]] std::vector<std::string> interface_addresses();
 
-/// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
+/// The host in what ssh is given, "USER@HOST" or "HOST".
 [[nodiscard]] std::string host_of_user(const std::string& text);
 
-/// Whether a host is this machine because somebody said so, and not by a slip in /etc/hosts.
+/// Whether a host stands for this machine on purpose, and not because of a mistake in /etc/hosts.
 [[nodiscard]] bool means_this_machine(const std::string& host);
 
 /// Whether a text ends in a port, and is no bare address of IP version 6.

@@ -18,13 +18,15 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/launch/pipe_ends.hpp"
 #include "cluster/launch/start/zygote.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-constexpr std::chrono::milliseconds longest_start{2000};  // of what is forked, to its own program
+// Of what is forked, to become its program.
+constexpr std::chrono::milliseconds longest_start = actors::usual_deadlines.become;
 
 struct child_pipes {
   pipe_ends out;

@@ -2,7 +2,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -50,10 +49,8 @@ struct child_exit {
 /// lacked memory.
 [[nodiscard]] std::string describe(const child_exit& ended);
 
-/// After which a process that was told to end is said to be late.
-inline constexpr std::chrono::milliseconds usual_time_of_end{1500};
-
-/// What is said then, to the user who waits for it.
+/// What is said of a process that has not ended within deadlines::tell_of_end, to the user who
+/// waits for it.
 [[nodiscard]] std::string words_on_late_end(const std::string& name);
 
 /// Whether another process of the program has started this one and said so (see started_by). What

@@ -4,12 +4,13 @@
 #include <filesystem>
 #include <string_view>
 
+#include "actors/base/deadlines.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
-/// The argument upon which a program of Troupe writes `identity` as a line to standard output,
-/// and ends.
+/// The argument that makes a program of Troupe write `identity` as a line to standard output, and
+/// end.
 inline constexpr const char* identity_word = "--identity";
 inline constexpr std::string_view identity = "a program of Troupe";
 
@@ -19,6 +20,6 @@ inline constexpr std::string_view identity = "a program of Troupe";
 /// with what the program did instead, such as the loader's word on a library that it lacks.
 [[nodiscard]] result<void> check_identity(
     const std::filesystem::path& program,
-    std::chrono::milliseconds patience = std::chrono::seconds(10));
+    std::chrono::milliseconds patience = actors::usual_deadlines.identify);
 
 }  // namespace troupe::cluster

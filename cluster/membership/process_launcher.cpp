@@ -150,9 +150,9 @@ class process_launcher final : public node_launcher {
 
   void join(bool in_order) override {
     if (in_order) {
-      if (group_.wait(usual_time_of_end)) return;
+      if (group_.wait(actors::usual_deadlines.tell_of_end)) return;
       for (const auto& name : ends_->missing(started_)) log::warning(words_on_late_end(name));
-      if (group_.wait(actors::usual_deadlines.end - usual_time_of_end)) return;
+      if (group_.wait(actors::usual_deadlines.end - actors::usual_deadlines.tell_of_end)) return;
     }
     if (!group_.wait(std::chrono::milliseconds{0}))
       group_.terminate_all(actors::usual_deadlines.terminate);

@@ -46,8 +46,8 @@ struct chosen_partition {
                                                                     const setting_places& places,
                                                                     const registries& known);
 
-/// Cuts the model where the config says, evenly by multiply-adds, or by the measured costs of the
-/// layers, and chooses the number of micro-batches if the config leaves it open. Layers are
+/// Cuts the model where the config says, evenly by multiply-accumulates, or by the measured costs
+/// of the layers, and chooses the number of micro-batches if the config leaves it open. Layers are
 /// profiled only if that is needed or requested (observe.predict, observe.save_profile, which it
 /// then writes), as many at once as stages will run at once. `layers`: the blueprint's, described.
 /// Errors: bad_config; handler_failed if a profile fails; io_failed if it cannot be written.

@@ -51,8 +51,8 @@ class initial_weights {
   std::map<std::string, std::size_t> layer_of_;  // of each parameter; filled when it is needed
 };
 
-/// Layers whose weights are any, for who replaces them all: nothing of the layers before is drawn.
-/// Errors: as initial_weights.
+/// Layers with arbitrary weights, for a caller that replaces all of them: nothing is drawn for the
+/// layers before. Errors: as initial_weights.
 [[nodiscard]] result<model> make_any(const model_blueprint& of, layer_range which);
 
 /// The whole model. Errors: as initial_weights.

@@ -44,8 +44,8 @@ struct model_blueprint {
 };
 
 /// The model's layers with tensors that have shapes and types but no memory (LibTorch's meta
-/// device): for names, sizes, ties and multiply-adds; they cannot be run. Errors: bad_config for a
-/// layer that cannot be made this way, with its position.
+/// device): for names, sizes, ties and multiply-accumulates; they cannot be run. Errors: bad_config
+/// for a layer that cannot be made this way, with its position.
 [[nodiscard]] result<model> describe(const model_blueprint& of);
 
 /// Makes one layer with arbitrary weights, for instance to measure it. Errors: handler_failed.

@@ -11,7 +11,7 @@
 
 namespace troupe::engine {
 
-/// BLAKE2b of bytes that come one after another. Used by one thread.
+/// BLAKE2b of bytes that are added piece by piece. Used by one thread.
 class running_digest {
  public:
   /// `digest_bytes`: 16 to 64.
@@ -30,7 +30,7 @@ class running_digest {
   std::size_t digest_bytes_;
 };
 
-/// What a file holds, in short.
+/// The size and the digest of a file.
 struct file_digest {
   std::uint64_t bytes = 0;
   std::string digits;  ///< Of its BLAKE2b, hexadecimal.

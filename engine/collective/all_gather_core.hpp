@@ -51,8 +51,8 @@ class all_gather_core {
     return again_.contains({key, bucket});
   }
 
-  /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
-  /// then on for all steps.
+  /// A rank is gone: nothing that waits for it can complete. An error if a step waits for it, and
+  /// from then on for all steps.
   [[nodiscard]] result<void> lost(std::uint32_t rank);
 
   /// The steps under way cannot succeed any more.

@@ -172,7 +172,6 @@ void all_reduce_core::leave(const step_key& key, open_step& step, all_reduce_eff
     if (owner != rank_ || way_ == bucket_way::whole) {
       if (step.in_flight_bytes > 0 && step.in_flight_bytes + bytes > most_in_flight_bytes_) return;
       step.in_flight_bytes += bytes;
-      peak_bytes_ = std::max(peak_bytes_, step.in_flight_bytes);
       if (way_ == bucket_way::whole)
         effects.emplace_back(sum_bucket{key, at});
       else

@@ -34,7 +34,7 @@ struct add_parts {
   bool operator==(const add_parts&) const = default;
 };
 
-/// Effect: send the sum of an own bucket to one other rank, or to every one.
+/// Effect: send the sum of one of its own buckets to one other rank, or to every one.
 struct send_sum {
   step_key key;
   std::size_t bucket = 0;
@@ -87,7 +87,7 @@ enum class bucket_way : std::uint8_t { parts, whole };
 ///
 /// Where ranks are replaced, another one may take the place of a lost one and do its last steps
 /// again: `start_over`. It sends all its parts, its sums and its rests once more. Those that are
-/// here are not used again; a part of an own bucket whose sum was made is answered with that sum
+/// here are not used again; a part of its own bucket whose sum was made is answered with that sum
 /// (docs/recovery.md).
 ///
 /// Errors, for all events: bad_frame for a rank out of range or the own one, for a bucket out of
@@ -122,7 +122,7 @@ class all_reduce_core {
   /// The own gradients of all buckets are, and the rest is there.
   [[nodiscard]] result<all_reduce_effects> complete(const step_key& key);
 
-  /// Another rank's part of an own bucket, perhaps before `ready`.
+  /// Another rank's part of one of its own buckets, perhaps before `ready`.
   [[nodiscard]] result<all_reduce_effects> part_arrived(const step_key& key, std::size_t bucket,
                                                         std::uint32_t from);
 
@@ -137,8 +137,8 @@ class all_reduce_core {
 
   [[nodiscard]] result<all_reduce_effects> rest_arrived(const step_key& key, std::uint32_t from);
 
-  /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
-  /// then on for all steps.
+  /// A rank is gone: nothing that waits for it can complete. An error if a step waits for it, and
+  /// from then on for all steps.
   [[nodiscard]] result<void> lost(std::uint32_t rank);
 
   /// Another process has taken the place of a rank, and does all steps from `from` on again: what
@@ -156,9 +156,6 @@ class all_reduce_core {
   void forget_before(const step_key& first) {
     past_.erase(past_.begin(), past_.lower_bound(first));
   }
-
-  /// The most bytes that have been in flight at once.
-  [[nodiscard]] std::uint64_t peak_in_flight_bytes() const noexcept { return peak_bytes_; }
 
   /// The steps under way cannot succeed any more.
   void give_up() { open_.clear(); }
@@ -209,7 +206,6 @@ class all_reduce_core {
   // By rank and step, the bucket whose part or sum is here and comes once more, or `rest_of_step`.
   std::set<std::tuple<std::uint32_t, step_key, std::size_t>> again_;
   std::optional<std::uint32_t> lost_;
-  std::uint64_t peak_bytes_ = 0;
 };
 
 }  // namespace troupe::engine

@@ -9,7 +9,7 @@ namespace troupe::engine {
 /// Pipelines of the same stages that a batch is shared out to.
 inline constexpr std::uint32_t most_replicas = 64;
 
-/// A run of things: `first` up to, but without, `last`.
+/// The half-open range [first, last).
 struct share {
   std::size_t first = 0;
   std::size_t last = 0;

@@ -14,8 +14,8 @@
 
 namespace troupe::engine {
 
-/// What a thread is at, published for others without a lock: whatever that thread hangs in, they
-/// can read it. One thread writes, through an `activity_scope`; any thread reads.
+/// What a thread is doing, published for others without a lock: they can read it whatever the
+/// thread hangs in. One thread writes, through an `activity_scope`; any thread reads.
 class activity {
  public:
   using clock = std::chrono::steady_clock;
@@ -42,7 +42,7 @@ class activity {
   /// A layer, or a parameter by its tensor's implementation; others are passed over.
   void enter(const void* place);
   void end(clock::time_point now);
-  /// The work came to nothing: it leaves no time behind.
+  /// The work was not done: its time is not recorded.
   void withdraw() { publish(false, item_); }
 
   /// For any thread. Nothing: it was being written again and again; ask later.
@@ -76,8 +76,8 @@ class activity {
   std::atomic<std::uint32_t> at_ = nowhere;
 };
 
-/// While one lives, its thread is at this piece of work, and layers that it runs say so. One at a
-/// time on a thread.
+/// While one lives, its thread is doing this piece of work, and the layers that it runs report
+/// their names. One at a time on a thread.
 class activity_scope {
  public:
   activity_scope(activity& of, const work_item& what);
@@ -85,7 +85,7 @@ class activity_scope {
   activity_scope& operator=(const activity_scope&) = delete;
   ~activity_scope();
 
-  /// Nothing was done after all.
+  /// The work was not done: see activity::withdraw.
   void withdraw() { withdrawn_ = true; }
 
  private:

@@ -47,8 +47,8 @@ class layer {
   /// Which of its parameters are tied to a parameter of an earlier layer.
   [[nodiscard]] virtual std::vector<weight_tie> ties() const { return {}; }
 
-  /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the batch
-  /// dimension); replaces `sample_shape` with the output's shape.
+  /// Multiply-accumulates of one forward over one sample whose input has `sample_shape` (without
+  /// the batch dimension); replaces `sample_shape` with the output's shape.
   [[nodiscard]] virtual double macs(std::vector<std::int64_t>& sample_shape) const = 0;
 
  private:

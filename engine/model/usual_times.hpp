@@ -10,7 +10,7 @@
 
 namespace troupe::engine {
 
-/// What a thread that computes for a stage may be at.
+/// What a thread that computes for a stage may be doing.
 enum class work_kind : std::uint8_t {
   forward,
   backward,

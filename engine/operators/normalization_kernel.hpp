@@ -18,7 +18,7 @@ struct extent {
   std::int64_t channels = 0;
 };
 
-/// What becomes of a normalised value: y = tail((x - mean) * scale + shift). `scale` is the weight
+/// How a value is normalised: y = tail((x - mean) * scale + shift). `scale` is the weight
 /// over the standard deviation, `shift` the bias. [channels] each.
 struct line {
   const float* mean = nullptr;

@@ -23,9 +23,8 @@ namespace troupe::engine {
 ///     stage 0 cap 2: 0F0 1F0 1I0 1W0 0I0 0W0
 [[nodiscard]] std::string to_text(const plan& steps);
 
-/// Reads `to_text`'s form; blank lines and what follows a '#' are skipped. Only the form is judged
-/// here: `check` judges the plan. Errors: bad_config with line, column, what was expected and
-/// found.
+/// Reads `to_text`'s form; blank lines and what follows a '#' are skipped. Checks the form alone:
+/// `check` checks the plan. Errors: bad_config with line, column, what was expected and found.
 [[nodiscard]] result<plan> parse(std::string_view text);
 
 /// Reads the plan of a training step that somebody wrote, and checks it. Errors: as `parse`; or

@@ -55,8 +55,8 @@ class slice_folder {
   std::string disk_;
 };
 
-/// Makes a folder, and those above it, so that its name outlives a loss of power. One that is there
-/// is none of an error.
+/// Makes a folder, and those above it, so that its name outlives a loss of power. A folder that
+/// exists already is no error.
 [[nodiscard]] result<void> make_synced_folder(const std::filesystem::path& folder);
 
 }  // namespace troupe::engine

@@ -36,7 +36,7 @@ struct safetensors_header {
 /// the file without gap or overlap. Errors: bad_data, without the file's name.
 [[nodiscard]] result<safetensors_header> parse_safetensors_header(std::span<const std::byte> bytes);
 
-/// The same of a file of which only the front is at hand, at least `front_bytes_of` of it.
+/// The same for a file of which only the front has been read, at least `front_bytes_of` of it.
 [[nodiscard]] result<safetensors_header> parse_safetensors_header(std::span<const std::byte> front,
                                                                   std::uint64_t file_bytes);
 

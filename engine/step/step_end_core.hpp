@@ -34,7 +34,7 @@ struct step_end_rules {
 /// What a training step's gradients are for, once they are complete and were divided by the loss
 /// scale.
 enum class gradient_use : std::uint8_t {
-  check,   ///< Only looked through.
+  check,   ///< Only checked.
   add,     ///< Added to those of the steps before.
   update,  ///< Added, and their mean, clipped by value, is the update's gradients.
 };
@@ -69,7 +69,8 @@ struct share_ties {
   bool operator==(const share_ties&) const = default;
 };
 
-/// Effect: add what came of tied weights to the own gradients; answer with `gradients_ready`.
+/// Effect: add the gradients of tied weights that other stages sent to the own ones; answer with
+/// `gradients_ready`.
 struct sum_with_ties {
   step_key key;
   gradient_terms terms;
@@ -149,9 +150,9 @@ class step_end_core {
   /// gradients and changes nothing.
   [[nodiscard]] result<void> begin(const step_key& key, std::uint64_t number, bool dry_run = false);
 
-  /// A loss of the step is not finite: `what` says which. Before the end of its actions, or before
-  /// its complete gradients, with which the host of a device learns of losses. Errors:
-  /// handler_failed where no coordinator decides on that.
+  /// A loss of the step is not finite: `what` says which. To be called before the end of the step's
+  /// actions or, where losses come from a device together with the gradients, before its complete
+  /// gradients. Errors: handler_failed where no coordinator decides on that.
   [[nodiscard]] result<void> loss_not_finite(const step_key& key, const std::string& what);
 
   /// All actions of the step are done.
@@ -201,7 +202,7 @@ class step_end_core {
     past_.erase(past_.begin(), past_.lower_bound(first));
   }
 
-  /// No update is half made: of the steps that are finished, none waits for others.
+  /// Whether no finished step waits for further steps of its update.
   [[nodiscard]] bool is_between_updates() const noexcept { return heard_ == 0; }
 
   /// The steps under way cannot succeed any more.

@@ -10,11 +10,11 @@ namespace troupe::engine {
 
 /// What was found in a step's gradients.
 struct gradient_report {
-  std::string not_finite = {};       ///< The first that is not, in words. Then they count nowhere.
+  std::string not_finite = {};       ///< The first that is not, in words; empty: all are finite.
   std::vector<double> squares = {};  ///< See step_vote.
 };
 
-/// What one stage says of one training step, once its gradients are there.
+/// One stage's vote on one training step, given once its gradients are complete.
 struct step_vote {
   step_key step;
   stage_id stage;
@@ -32,7 +32,7 @@ struct step_vote {
   }
 };
 
-/// What becomes of a training step: the same for all stages.
+/// How a training step ends, which is the same for all stages.
 struct step_decision {
   step_key step;
   std::string left_out = {};  ///< Why no stage applies it; empty: all do.

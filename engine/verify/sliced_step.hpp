@@ -14,17 +14,17 @@
 
 namespace troupe::engine {
 
-/// One training step of a whole model as run_in_one_piece does it, to the bit, with one slice of
-/// the model in memory at a time: first all slices forward, of which only what crosses the cuts is
-/// kept, then from the last slice to the first each forward again and backward. Used by one thread;
-/// torch's exceptions pass through.
+/// One training step of a whole model as plain autograd in one process does it, to the bit
+/// (tests/parity/one_piece.hpp), with one slice of the model in memory at a time: first all slices
+/// forward, of which only what crosses the cuts is kept, then from the last slice to the first each
+/// forward again and backward. Used by one thread; torch's exceptions pass through.
 class sliced_step {
  public:
   /// Makes a slice as it is before the step; asked for once or twice each.
   using slice_source = std::function<result<model>(std::size_t slice)>;
 
   struct terms {
-    stage_options how = {};  ///< As run_in_one_piece.
+    stage_options how = {};  ///< Its place in a pipeline does not count, nor `recompute`.
     std::uint64_t step = 0;
     std::vector<batch> microbatches = {};
     double loss_scale = 1;

@@ -40,7 +40,7 @@ struct verification {
 [[nodiscard]] verification compare(const step_result& pipeline, const step_result& one_process,
                                    double tolerance);
 
-/// One line a tensor, one for the loss, and the verdict with the tolerance last.
+/// One line a tensor, one for the loss, and whether the step passed, with the tolerance, last.
 [[nodiscard]] std::vector<std::string> to_lines(const verification& outcome);
 
 }  // namespace troupe::engine

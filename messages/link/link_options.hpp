@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,17 @@ enum class link_transport : std::uint8_t {
 };
 
 /// "shm", "sealed tcp", "trusted".
-[[nodiscard]] std::string_view name_of(link_transport transport) noexcept;
+[[nodiscard]] constexpr std::string_view name_of(link_transport transport) noexcept {
+  switch (transport) {
+    case link_transport::shm:
+      return "shm";
+    case link_transport::tcp:
+      return "sealed tcp";
+    case link_transport::trusted:
+      return "trusted";
+  }
+  return "unknown";
+}
 
 struct link_options {
   link_transport transport = link_transport::tcp;

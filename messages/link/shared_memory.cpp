@@ -72,8 +72,8 @@ class shared_memory::store {
 
   std::optional<std::uint64_t> take(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
-    // The smallest that fits: blocks of the same sizes come again and again, and the never touched
-    // rest is the largest.
+    // The smallest that fits: blocks of the same sizes come again and again, and the largest
+    // is the rest that has never been used.
     const auto best = by_size_.lower_bound({bytes, 0});
     if (best == by_size_.end()) return std::nullopt;
     const auto [room, offset] = *best;

@@ -10,9 +10,12 @@ namespace {
 
 constexpr auto rules_with(double decay) {
   return std::array{
-      lr_rule(1e-3),     beta1_rule(),
-      beta2_rule(),      eps_rule(1e-8),
-      decay_rule(decay), flag_rule("amsgrad", "Divide by the largest second moment so far"),
+      lr_rule(1e-3),
+      beta1_rule(),
+      beta2_rule(),
+      eps_rule(1e-8),
+      decay_rule(decay),
+      flag_rule("amsgrad", "Use AMSGrad: divide by the largest second moment so far"),
       maximize_rule(),
   };
 }

@@ -13,7 +13,7 @@ constexpr std::array rmsprop_rules{
     eps_rule(1e-8),
     decay_rule(),
     option_rule{.name = "momentum", .help = "Momentum factor"},
-    flag_rule("centered", "Divide by the gradient's estimated variance instead of its mean square"),
+    flag_rule("centered", "Use centered RMSprop: divide by the gradient's estimated variance"),
     maximize_rule(),
 };
 

@@ -232,7 +232,7 @@ class Report:
                 for setup, result in measured]
         return header, rows
 
-    def verdicts(self) -> list[str]:
+    def findings(self) -> list[str]:
         """One sentence each: best against best, the idle check, the loss check."""
         return [*self._speed(), *self._idle(), *self._losses()]
 
@@ -298,14 +298,14 @@ class Report:
         """For the terminal."""
         if not self.measured():
             return "nothing was measured"
-        parts = [harness.table(*self.times()), harness.table(*self.memory()), *self.verdicts()]
+        parts = [harness.table(*self.times()), harness.table(*self.memory()), *self.findings()]
         return "\n\n".join(parts)
 
     def markdown(self, where: str, how: str) -> str:
         """For the documents."""
-        verdicts = "\n".join(f"- {verdict}" for verdict in self.verdicts())
+        findings = "\n".join(f"- {finding}" for finding in self.findings())
         return "\n\n".join([
-            f"Measured {where}.\n{how}.", harness.markdown_table(*self.times()), verdicts,
+            f"Measured {where}.\n{how}.", harness.markdown_table(*self.times()), findings,
             "Peak resident memory of each process:", harness.markdown_table(*self.memory())])
 
 

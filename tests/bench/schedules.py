@@ -7,7 +7,7 @@ Simulated: stage cores on a network and clock that seeds invent. Paced: stage pr
 whose layers only sleep, so that all stages are equal and have a core; beside it stage cores in a
 simulation where each layer takes the same time, jitter included, alone and with the prices of a
 layer, an action and a message that a trace of 1F1B without jitter shows.
-Measured: ResNet-50 in two stages of one thread each, cut evenly by multiply-adds. A plan's bubble is
+Measured: ResNet-50 in two stages of one thread each, cut evenly by multiply-accumulates. A plan's bubble is
 that of equal stages, from `troupe plan`. Link: the same stages with 1F1B as processes over UCX and as
 threads of one process, pair by pair.
 """

@@ -93,7 +93,7 @@ struct row {
   std::size_t tried = 0, went_on = 0, failed = 0, refused = 0, elsewhere = 0, not_made = 0;
   std::size_t without_reason = 0, of_library = 0, bad = 0;
 
-  void add(const call_verdict& one) {
+  void add(const tried_call& one) {
     ++tried;
     if (one.is_of_library) ++of_library;
     if (!one.complaints.empty()) ++bad;
@@ -149,7 +149,7 @@ std::vector<failing_call> count_calls(const subject& what, seconds bound) {
   return found;
 }
 
-call_verdict try_call(const failing_call& what, seconds bound) {
+tried_call try_call(const failing_call& what, seconds bound) {
   const auto& subject = subject_of(what.subject);
   const run_folder folder;
   auto environment = environment_of(folder);
@@ -159,31 +159,31 @@ call_verdict try_call(const failing_call& what, seconds bound) {
                       {"TROUPE_FAIL_NUMBER", std::to_string(what.number)},
                       {"TROUPE_FAIL_ERRNO", std::to_string(what.reason)}});
   const auto ended = run(subject, folder, environment, {}, bound);
-  call_verdict verdict{.what = what,
-                       .was_made = has_failed(folder),
-                       .code = ended.code,
-                       .says_why = true,
-                       .last_line = ended.last_line(),
-                       .complaints = complaints(subject, ended, {}),
-                       .log = ended.text()};
+  tried_call tried{.what = what,
+                   .was_made = has_failed(folder),
+                   .code = ended.code,
+                   .says_why = true,
+                   .last_line = ended.last_line(),
+                   .complaints = complaints(subject, ended, {}),
+                   .log = ended.text()};
   if (auto fault = fault_of_saving(subject, ended, folder); !fault.empty())
-    verdict.complaints.push_back(fault);
+    tried.complaints.push_back(fault);
   const std::string text = ended.text();
   const bool must_go_on = what.reason == EINTR && !is_never_interrupted(what, text);
-  if (ended.code != 0 && (!verdict.was_made || must_go_on))
-    verdict.complaints.push_back(verdict.was_made ? "it ended because a call was interrupted"
-                                                  : "it ended although no call failed");
-  if (verdict.was_made && is_of_library(what, text)) {
-    verdict.is_of_library = true;
-    verdict.complaints.clear();
+  if (ended.code != 0 && (!tried.was_made || must_go_on))
+    tried.complaints.push_back(tried.was_made ? "it ended because a call was interrupted"
+                                              : "it ended although no call failed");
+  if (tried.was_made && is_of_library(what, text)) {
+    tried.is_of_library = true;
+    tried.complaints.clear();
   }
   const bool of_memory = text.find("there is no memory for") != std::string::npos;
-  verdict.says_why =
+  tried.says_why =
       ended.code == 0 || of_memory || text.find(std::strerror(what.reason)) != std::string::npos;
-  return verdict;
+  return tried;
 }
 
-std::size_t report(const std::vector<call_verdict>& all) {
+std::size_t report(const std::vector<tried_call>& all) {
   std::map<std::string, row> rows;
   row sum;
   for (const auto& each : all) {

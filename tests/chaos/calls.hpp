@@ -24,7 +24,7 @@ struct failing_call {
 };
 
 /// How a run with a failing call went.
-struct call_verdict {
+struct tried_call {
   failing_call what;
   bool was_made = false;  ///< Else the run never came to that call.
   int code = 0;
@@ -40,10 +40,10 @@ struct call_verdict {
 /// Throws where that run goes wrong.
 [[nodiscard]] std::vector<failing_call> count_calls(const subject& what, seconds bound);
 
-[[nodiscard]] call_verdict try_call(const failing_call& what, seconds bound);
+[[nodiscard]] tried_call try_call(const failing_call& what, seconds bound);
 
 /// A table of what became of the runs, by call, and each bad one with how to repeat it. Returns the
 /// number of bad ones.
-std::size_t report(const std::vector<call_verdict>& all);
+std::size_t report(const std::vector<tried_call>& all);
 
 }  // namespace troupe::chaos

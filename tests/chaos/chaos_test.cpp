@@ -65,12 +65,12 @@ TEST_CASE("Whichever call fails once, each process ends in order, or goes on") {
   const auto runs = repeat(for_calls, [&](std::size_t) {
     auto one = random.one_of(calls);
     one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));
-    const auto verdict = chaos::try_call(one, bound);
+    const auto tried = chaos::try_call(one, bound);
     INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by "
                         << one.frames << "\n"
-                        << verdict.log);
-    CHECK(text_of(verdict.complaints) == "");
-    made += verdict.was_made ? 1 : 0;
+                        << tried.log);
+    CHECK(text_of(tried.complaints) == "");
+    made += tried.was_made ? 1 : 0;
   });
   WARN("seed " << seed << ", " << what.name << ": " << made << " of " << calls.size()
                << " calls failed in " << runs << " runs");
@@ -85,13 +85,13 @@ TEST_CASE(
   chaos::pace usual(bound);
   std::set<chaos::phase> phases;
   const auto runs = repeat(for_moments, [&](std::size_t i) {
-    const auto verdict = chaos::try_moment(seed + i, what.name, usual, bound);
+    const auto tried = chaos::try_moment(seed + i, what.name, usual, bound);
     INFO("./dev chaos moments --runs 1 --subject " << what.name << " --seed " << seed + i << "\n"
-                                                   << verdict.fault << ", while "
-                                                   << name_of(verdict.where) << "\n"
-                                                   << verdict.log);
-    CHECK(text_of(verdict.complaints) == "");
-    phases.insert(verdict.where);
+                                                   << tried.fault << ", while "
+                                                   << name_of(tried.where) << "\n"
+                                                   << tried.log);
+    CHECK(text_of(tried.complaints) == "");
+    phases.insert(tried.where);
   });
   WARN("seed " << seed << ", " << what.name << ": " << runs << " runs in " << phases.size()
                << " phases");
@@ -106,13 +106,12 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
     if (each.call != "pthread_create" || each.process != "program" || !is_of_caf) continue;
     auto one = each;
     one.number = 1;
-    const auto verdict = chaos::try_call(one, bound);
-    INFO(verdict.log);
-    CHECK(text_of(verdict.complaints) == "");
-    last_lines += verdict.last_line + '\n';
-    is_said =
-        is_said || verdict.last_line.find("no thread can be started for the reading of data") !=
-                       std::string::npos;
+    const auto tried = chaos::try_call(one, bound);
+    INFO(tried.log);
+    CHECK(text_of(tried.complaints) == "");
+    last_lines += tried.last_line + '\n';
+    is_said = is_said || tried.last_line.find("no thread can be started for the reading of data") !=
+                             std::string::npos;
   }
   INFO(last_lines);
   CHECK(is_said);
@@ -123,12 +122,12 @@ TEST_CASE("Whichever call fails once of a run that loses its data with a stage, 
   chaos::choices random(seed);
   const auto calls = chaos::count_calls(chaos::recovering_subject(), bound);
   const auto check = [&](const chaos::failing_call& one) {
-    const auto verdict = chaos::try_call(one, bound);
+    const auto tried = chaos::try_call(one, bound);
     INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by "
                         << one.frames << "\n"
-                        << verdict.log);
-    CHECK(text_of(verdict.complaints) == "");
-    return verdict;
+                        << tried.log);
+    CHECK(text_of(tried.complaints) == "");
+    return tried;
   };
   std::size_t threads = 0;
   for (auto each : calls) {
@@ -136,8 +135,8 @@ TEST_CASE("Whichever call fails once of a run that loses its data with a stage, 
     if (each.call != "pthread_create" || each.process != "stage-1") continue;
     each.process = "stage-1.2";
     each.number = 1;
-    const auto verdict = check(each);
-    threads += verdict.last_line.find("no thread can be started for the reading of data") !=
+    const auto tried = check(each);
+    threads += tried.last_line.find("no thread can be started for the reading of data") !=
                        std::string::npos
                    ? 1
                    : 0;

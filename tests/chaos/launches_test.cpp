@@ -41,7 +41,7 @@ const std::vector<fault>& faults() {
   return all;
 }
 
-/// Whom it may mean now; of sshd all of one host's, for a session has several processes.
+/// The processes that `who` may mean now; of sshd all those of one host, for a session has several.
 std::vector<host_process> meant(const test_hosts& hosts, const std::string& who, std::size_t host) {
   if (who == "launcher") return hosts.home().processes_with("run.toml");
   if (who == "ssh") return hosts.home().processes_with("BatchMode");

@@ -72,7 +72,7 @@ void tell(const wishes& wish, bool is_bad, const std::string& line, const std::s
 
 /// Each call once, in a random order; then again with another number.
 std::size_t run_calls(const wishes& wish) {
-  std::vector<call_verdict> all;
+  std::vector<tried_call> all;
   if (!wish.call.call.empty()) {
     auto one = wish.call;
     one.subject = subject_of(wish.subject).name;
@@ -110,7 +110,7 @@ std::size_t run_calls(const wishes& wish) {
 std::size_t run_moments(const wishes& wish) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(wish.seed));
   std::fflush(stdout);
-  std::vector<moment_verdict> all;
+  std::vector<tried_moment> all;
   pace usual{seconds(wish.bound)};
   for (budget left(wish); left.is_left();) {
     const auto seed = wish.seed + left.next();

@@ -199,8 +199,8 @@ const std::vector<seconds>& pace::of(const subject& what) {
   return lines_[what.name] = lines;
 }
 
-moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usual, seconds bound,
-                          bool in_place) {
+tried_moment try_moment(std::uint64_t seed, const std::string& only, pace& usual, seconds bound,
+                        bool in_place) {
   choices random(seed);
   const auto& any = random.one_of(subjects());
   const auto& what = only.empty() ? any : subject_of(only);
@@ -215,19 +215,19 @@ moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usu
                     [&](pid_t program, const auto&) { ::kill(program, how.number); }});
   const auto ended = run(what, folder, {}, acts, bound);
 
-  moment_verdict verdict{.seed = seed,
-                         .subject = what.name,
-                         .fault = describe(how, then),
-                         .where = then.where,
-                         .end = {},
-                         .last_line = ended.last_line(),
-                         .complaints = complaints(what, ended, {how.number}),
-                         .log = ended.text()};
+  tried_moment tried{.seed = seed,
+                     .subject = what.name,
+                     .fault = describe(how, then),
+                     .where = then.where,
+                     .end = {},
+                     .last_line = ended.last_line(),
+                     .complaints = complaints(what, ended, {how.number}),
+                     .log = ended.text()};
   const auto add = [&](const std::vector<std::string>& more) {
-    verdict.complaints.insert(verdict.complaints.end(), more.begin(), more.end());
+    tried.complaints.insert(tried.complaints.end(), more.begin(), more.end());
   };
   const bool has_weights = std::filesystem::exists(folder.weights());
-  verdict.end = end_of(ended, has_weights);
+  tried.end = end_of(ended, has_weights);
   if (has_weights)
     if (auto wrong = fault_of_weights(what, folder.weights()); !wrong.empty()) add({wrong});
   if (!then.happened && ended.code != 0) add({"it ended otherwise, though nothing was done"});
@@ -237,10 +237,10 @@ moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usu
   const bool in_order = ended.signal == 0 && how.number != SIGKILL && !how.again;
   if (in_order && ended.code != 1)
     for (const auto& each : folder.left_behind()) add({"it left " + each});
-  return verdict;
+  return tried;
 }
 
-std::size_t report(const std::vector<moment_verdict>& all) {
+std::size_t report(const std::vector<tried_moment>& all) {
   std::set<std::string> ends;
   std::map<phase, std::map<std::string, std::size_t>> counts;
   std::size_t bad = 0;

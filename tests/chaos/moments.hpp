@@ -26,7 +26,7 @@ enum class phase : std::uint8_t {
 [[nodiscard]] phase phase_of(const subject& what, const std::vector<log_line>& log);
 
 /// What was done to a run, and what became of it.
-struct moment_verdict {
+struct tried_moment {
   std::uint64_t seed = 0;
   std::string subject;
   std::string fault;  ///< "SIGTERM to the program".
@@ -51,11 +51,11 @@ class pace {
 
 /// One run, to which something is done at a moment: all of it follows from the seed. `only`: a
 /// subject; empty: any. `in_place` as of run_folder.
-[[nodiscard]] moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usual,
-                                        seconds bound, bool in_place = false);
+[[nodiscard]] tried_moment try_moment(std::uint64_t seed, const std::string& only, pace& usual,
+                                      seconds bound, bool in_place = false);
 
 /// A table of phases and ends, and each bad one with how to repeat it. Returns the number of bad
 /// ones.
-std::size_t report(const std::vector<moment_verdict>& all);
+std::size_t report(const std::vector<tried_moment>& all);
 
 }  // namespace troupe::chaos

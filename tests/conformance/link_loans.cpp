@@ -165,7 +165,7 @@ TEST_CASE("what was lent is kept for a peer that closed and lives", "[link]") {
   both.here.wire->close(both.to_keeper, {errc::cancelled, "enough said"});
   both.here.downs.next();
   CHECK_FALSE(is_free(*both.here.wire, block));
-  // A new connection lends anew, and does not get the old loans back.
+  // A new connection lends again, and does not get the old loans back.
   both.to_keeper = both.here.try_connect(both.child.address()).value();
   send_until_lent(both.here, both.to_keeper);
   both.ask(let_go);

@@ -96,7 +96,7 @@ class stranger {
     say_address(ucx_ ? ucx_->address() : std::vector<std::byte>());
     REQUIRE(work_until([this] { return their_address_.has_value(); }));
     if (!ucx_) return said;
-    // Who hears UCX's address answers with its own.
+    // A peer that is told a UCX address answers with its own.
     REQUIRE(work_until([this] { return their_address_->size() > ucx_side::sample_bytes; }));
     ucx_->reach(*their_address_);
     return said;

@@ -23,7 +23,7 @@ void* translate(void* address) {
   return the_memory().contains(address) ? the_memory().seen_by_device(address) : address;
 }
 
-/// An operation in place does not write its own part anew: what others send goes beside it.
+/// An operation in place does not write its own part again: what others send goes beside it.
 void note_use(void* stream, const char* what, const void* from, const void* to) {
   auto& world = the_world();
   const std::scoped_lock lock(world.mutex);

@@ -32,6 +32,7 @@
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/device/determinism.hpp"
 #include "engine/device/open_device.hpp"
 #include "engine/device/tf32.hpp"
@@ -93,7 +94,7 @@ work texts(const wish& how) {
   constexpr std::int64_t tokens = 50257;
   const auto random = at::detail::createCPUGenerator(3);
   const auto text = at::randint(0, tokens, {how.batch, shape.context + 1}, random, at::kLong);
-  return {.layers = get(apps::build_gpt(tokens, 1, shape)),
+  return {.layers = get(engine::make_whole(get(apps::gpt_blueprint(tokens, shape)), 1)),
           .batch = {text.narrow(1, 0, shape.context).contiguous(),
                     text.narrow(1, 1, shape.context).contiguous()},
           .optimizer = "adamw",

@@ -22,6 +22,7 @@ MAY_INCLUDE = {
 # What one room may include besides: the arithmetic of a parameter server is an optimizer's.
 ROOM_MAY_INCLUDE = {"engine/parameter_server": {"optimizers"}}
 FOLDERS = [*MAY_INCLUDE, "tests"]
+UNIT_TESTS = "tests/unit/"  # whose folders are those of the tree
 MOST_FILES = 20
 SUFFIXES = (".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".inc")
 
@@ -192,10 +193,15 @@ def check_folders(files):
         included.setdefault(folder, set()).update(
             os.path.dirname(match[2]) for match in INCLUDE.finditer(bare)
             if match[2] in files and os.path.dirname(match[2]) != folder)
+    mirrors = {folder: folder.removeprefix(UNIT_TESTS) for folder in members
+               if folder.startswith(UNIT_TESTS)}
     return [*(f"{' '.join(circle)}: circle: folders include each other"
               for circle in circles(included)),
             *(f"{folder}: crowd: {len(paths)} files; {MOST_FILES} is the most of a folder"
-              for folder, paths in sorted(members.items()) if len(paths) > MOST_FILES)]
+              for folder, paths in sorted(members.items()) if len(paths) > MOST_FILES),
+            *(f"{folder}: mirror: there is no folder {mirrored}/ to test"
+              for folder, mirrored in sorted(mirrors.items())
+              if not any(f"{other}/".startswith(f"{mirrored}/") for other in members))]
 
 
 def check_tree(root):

@@ -115,6 +115,12 @@ class Folders(unittest.TestCase):
                          ["tests/unit: crowd: 21 files; 20 is the most of a folder"])
         self.assertEqual(lint.check_folders(dict([*files.items()][1:])), [])
 
+    def test_a_folder_of_unit_tests_that_mirrors_none_is_named(self):
+        files = {"engine/a/b/x.hpp": "", "tests/unit/x_test.cpp": "", "tests/unit/engine/a/x_test.cpp": "",
+                 "tests/unit/engine/c/x_test.cpp": ""}
+        self.assertEqual(lint.check_folders(files),
+                         ["tests/unit/engine/c: mirror: there is no folder engine/c/ to test"])
+
 
 class Program(unittest.TestCase):
     def run_over(self, files, folders=lint.FOLDERS):

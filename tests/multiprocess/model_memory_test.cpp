@@ -204,6 +204,17 @@ TEST_CASE("A trainer that places stages by the nodes' memory has no layer in its
   CHECK(trainer < nothing + 30 * mib);
 }
 
+namespace {
+
+double of_all_stages(const std::map<std::string, double>& predicted) {
+  double all = 0;
+  for (const auto& [name, bytes] : predicted)
+    if (name != "trainer") all += bytes;
+  return all;
+}
+
+}  // namespace
+
 TEST_CASE(
     "The peak memory of each process is what the check predicts, and of four stages less than 45 % "
     "of what one takes") {
@@ -258,9 +269,7 @@ TEST_CASE(
     CHECK(peak < 1.15 * (nothing.of_stage.at(name) + with_versions.at(name)));
   }
   // The trainer maps two versions of each stage: of weights and state, without gradients.
-  double all = 0;
-  for (const auto& [name, bytes] : predicted)
-    if (name != "trainer") all += bytes;
+  const double all = of_all_stages(predicted);
   const double mapped = with_versions.at("trainer") - predicted.at("trainer");
   CAPTURE(mapped / mib, all / mib, kept.trainer / mib, seen.trainer / mib);
   CHECK(mapped > all / 4);

@@ -17,7 +17,7 @@
 
 namespace troupe::tests {
 
-/// How a node of these tests is connected and judges.
+/// How a node of these tests is connected, and how it decides that others are lost.
 struct node_ways {
   messages::link_transport transport = messages::link_transport::tcp;
   bool ask_system = true;

@@ -13,7 +13,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/system.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/bench/programs/ucx_node.hpp"
 
 namespace {
 

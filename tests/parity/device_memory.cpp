@@ -9,6 +9,7 @@
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/partition/planner.hpp"
@@ -78,7 +79,7 @@ const apps::gpt_options wide_shape{
     .layers = 2, .width = 32, .heads = 4, .context = 16, .tied = false, .dropout = 0.2};
 
 engine::model wide_decoder() {
-  return apps::build_gpt(wide_vocabulary, seed, wide_shape).value();
+  return engine::make_whole(apps::gpt_blueprint(wide_vocabulary, wide_shape).value(), seed).value();
 }
 
 void compare(const task& what, const engine::model_blueprint& blueprint, double copies) {

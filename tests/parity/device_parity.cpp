@@ -22,6 +22,7 @@
 #include "optimizers/training/saved_state.hpp"
 #include "tests/fake_device/fake_device.hpp"
 #include "tests/parity/on_devices.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/parity/stage_company.hpp"
 #include "tests/small_residual_network.hpp"
 
@@ -266,7 +267,7 @@ TEST_CASE("A step on devices passes verification against one process, every bit"
                   .skips_bad_steps = true};
   const auto found = train_on(what, {on(0), on(1)});
   const auto parts = engine::split_batch(batches.front(), microbatches).value();
-  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts, 8);
+  const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts, 8);
   const auto outcome = engine::compare(found.dry, alone, 0);
   for (const auto& line : engine::to_lines(outcome)) UNSCOPED_INFO(line);
   CHECK(outcome.passed());

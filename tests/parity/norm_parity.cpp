@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/parity/one_piece.hpp"
 #include "tests/parity/stage_company.hpp"
 
 namespace {
@@ -45,7 +46,7 @@ engine::step_result run_alone(const engine::batch& batch, std::uint32_t microbat
     }
     together.push_back({at::cat(inputs), at::cat(labels)});
   }
-  return engine::run_in_one_piece(resnet(), {.seed = seed}, 1, together);
+  return tests::run_in_one_piece(resnet(), {.seed = seed}, 1, together);
 }
 
 /// In about one batch of eight an activation lies so close to zero that rounding decides whether a

@@ -22,6 +22,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/parity/stage_company.hpp"
 
 namespace {
@@ -67,7 +68,7 @@ std::vector<std::uint64_t> state_bytes(const task& what) {
 void check_all(const task& what, const std::vector<way>& ways) {
   const auto found = tests::check_ways(what, ways);
   const auto parts = engine::split_batch(what.batches.front(), what.microbatches).value();
-  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
+  const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
   CHECK_THAT(found.dry.loss, WithinRel(alone.loss, 1e-6));
   tests::check_close(found.dry, alone, 1e-4);
 }

@@ -37,10 +37,9 @@ inline engine::model whole_resnet() {
 
 /// Its embedding is tied across the model.
 inline engine::model decoder() {
-  return apps::build_gpt(
-             64, seed,
-             {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2})
-      .value();
+  const apps::gpt_options shape{
+      .layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2};
+  return engine::make_whole(apps::gpt_blueprint(64, shape).value(), seed).value();
 }
 
 /// Of so many samples each.

@@ -21,10 +21,11 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
-#include "engine/verify/reference.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/refusal.hpp"
 
 namespace {
@@ -42,14 +43,9 @@ double loss_scale_of(engine::precision type) {
 }
 
 engine::model decoder(bool tied, double dropout) {
-  return apps::build_gpt(64, seed,
-                         {.layers = 2,
-                          .width = 32,
-                          .heads = 4,
-                          .context = context,
-                          .tied = tied,
-                          .dropout = dropout})
-      .value();
+  const apps::gpt_options shape{
+      .layers = 2, .width = 32, .heads = 4, .context = context, .tied = tied, .dropout = dropout};
+  return engine::make_whole(apps::gpt_blueprint(64, shape).value(), seed).value();
 }
 
 engine::batch make_batch(std::int64_t samples = 7, std::int64_t length = context) {
@@ -73,7 +69,7 @@ trained train_alone(const engine::batch& batch, bool tied, double dropout, engin
   const auto layers = decoder(tied, dropout);
   trained result;
   for (int step = 1; step <= steps; ++step) {
-    const auto outcome = engine::run_in_one_piece(
+    const auto outcome = tests::run_in_one_piece(
         layers, {.precision = type, .seed = seed}, static_cast<std::uint64_t>(step),
         *engine::split_batch(batch, 3), loss_scale_of(type));
     result.losses.push_back(outcome.loss);
@@ -154,7 +150,7 @@ TEST_CASE("The summed gradient of a tied weight is that of one shared weight") {
   at::set_num_threads(1);
   const auto layers = decoder(true, 0);
   const auto batch = make_batch();
-  const auto outcome = engine::run_in_one_piece(layers, {.seed = seed}, 1, {batch});
+  const auto outcome = tests::run_in_one_piece(layers, {.seed = seed}, 1, {batch});
 
   const auto parameters = engine::parameters(layers);
   const auto shared = tensor_of(parameters, "embed.tokens");

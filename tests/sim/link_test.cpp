@@ -142,7 +142,7 @@ simulated_options rough(std::uint64_t seed) {
 }
 
 /// What is wrong once nothing is left to happen; "" if nothing.
-std::string judge(const conversation& talk) {
+std::string fault_of(const conversation& talk) {
   const auto& [server, client] = std::tie(talk.server, talk.client);
   if (!server.fault.empty()) return "server: " + server.fault;
   if (!client.fault.empty()) return "client: " + client.fault;
@@ -165,7 +165,7 @@ TEST_CASE("both lanes arrive in order and once, or both sides learn that the con
     broken += talk.client.downs > 0;
     if (seed % 4 != 0 && talk.client.downs > 0)
       return std::string("a network that loses nothing broke");
-    return judge(talk);
+    return fault_of(talk);
   });
   if (std::getenv("TROUPE_SEED") == nullptr) CHECK(broken > 50);  // the chances do something
 }
@@ -227,7 +227,7 @@ TEST_CASE("a partition that heals in time loses nothing; one that lasts breaks t
     });
     while (talk.step()) {
     }
-    if (std::string fault = judge(talk); !fault.empty()) return fault;
+    if (std::string fault = fault_of(talk); !fault.empty()) return fault;
     if (heals && talk.client.downs > 0) return "a short partition broke the connection";
     if (heals && !talk.server.heard_all()) return "a short partition lost frames";
     return "";
@@ -243,7 +243,7 @@ TEST_CASE("what comes twice counts once, even before the head of its frame") {
     while (talk.step()) {
     }
     if (talk.client.downs > 0) return std::string("a repetition broke the connection");
-    return judge(talk);
+    return fault_of(talk);
   });
 }
 

@@ -69,7 +69,7 @@ class neighbour_company : public tests::company<neighbour> {
     run_in_trouble();
     for (const auto& [name, node] : nodes_)
       for (const auto& [other, peer] : nodes_)
-        if (std::string fault = judge(name, *node, other, *peer); !fault.empty())
+        if (std::string fault = fault_of(name, *node, other, *peer); !fault.empty())
           return name + ", " + other + ": " + fault;
     return "";
   }
@@ -87,11 +87,11 @@ class neighbour_company : public tests::company<neighbour> {
       at_some_time(send);
   }
 
-  [[nodiscard]] std::string judge(const std::string& name, const neighbour& here,
-                                  const std::string& other, const neighbour& there) const {
+  [[nodiscard]] std::string fault_of(const std::string& name, const neighbour& here,
+                                     const std::string& other, const neighbour& there) const {
     if (!here.fault.empty()) return here.fault;
     if (name == other) return "";
-    if (std::string fault = judge_frames(name, here, other, there); !fault.empty()) return fault;
+    if (std::string fault = fault_of_frames(name, here, other, there); !fault.empty()) return fault;
     if (!here.active()) return "";
     const bool lost = here.core().lost(other).has_value();
     if (lost != here.downs.contains(other)) return "a loss without node_down";
@@ -106,8 +106,9 @@ class neighbour_company : public tests::company<neighbour> {
   }
 
   // What `here` sent to `there`.
-  [[nodiscard]] static std::string judge_frames(const std::string& name, const neighbour& here,
-                                                const std::string& other, const neighbour& there) {
+  [[nodiscard]] static std::string fault_of_frames(const std::string& name, const neighbour& here,
+                                                   const std::string& other,
+                                                   const neighbour& there) {
     const auto sent = here.sent.find(other);
     if (sent == here.sent.end()) return "";
     static const std::vector<std::uint64_t> nothing;

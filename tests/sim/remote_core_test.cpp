@@ -193,7 +193,7 @@ class company : public tests::company<member> {
     for (int i = 1; i <= 20; ++i) network_.after(i * 100ms, [this] { tick(); });
     run_in_trouble();
     for (const auto& [name, node] : nodes_)
-      if (std::string fault = judge(name, *node); !fault.empty()) return name + ": " + fault;
+      if (std::string fault = fault_of(name, *node); !fault.empty()) return name + ": " + fault;
     return "";
   }
 
@@ -214,14 +214,14 @@ class company : public tests::company<member> {
     });
   }
 
-  [[nodiscard]] std::string judge(const std::string& name, const member& here) const {
+  [[nodiscard]] std::string fault_of(const std::string& name, const member& here) const {
     if (!here.fault.empty()) return here.fault;
     for (const auto& asked : here.questions)
       if (asked.outcomes > 1) return "a request has two outcomes";
     if (!here.active()) return "";
     if (here.outstanding() > 0) return "a request has no outcome";
     for (const auto& [number, asked] : here.lookups)
-      if (std::string fault = judge(here, number, asked); !fault.empty()) return fault;
+      if (std::string fault = fault_of(here, number, asked); !fault.empty()) return fault;
     for (const auto& [other, there] : nodes_) {
       if (what_.none() && here.downs.contains(other)) return other + " was lost for no reason";
       if (there->active() && here.core().lost(other) && there->core().connected(name))
@@ -230,8 +230,8 @@ class company : public tests::company<member> {
     return "";
   }
 
-  [[nodiscard]] std::string judge(const member& here, std::uint64_t number,
-                                  const lookup& asked) const {
+  [[nodiscard]] std::string fault_of(const member& here, std::uint64_t number,
+                                     const lookup& asked) const {
     const auto which = "lookup " + std::to_string(number) + " of " + asked.node;
     if (asked.given_up) return here.core().outcome_of(number) ? which + " was not forgotten" : "";
     if (!asked.outcome) return which + " has no outcome";

@@ -236,7 +236,7 @@ bool replay_company::admits(process& at, const process_id& from) {
   const bool is_known = from.start <= (is_fed ? at.feeder : at.known[from.stage]);
   if (!is_known) fault("a message of a process that its receiver does not know");
   if (is_fed) return from.start == at.feeder;
-  return is_known && !(options_.judges_senders && at.departed.has_departed(from));
+  return is_known && !(options_.ignores_departed && at.departed.has_departed(from));
 }
 
 // The trainer. Two steps are under way at most, and of one kind.

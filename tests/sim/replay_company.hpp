@@ -80,7 +80,7 @@ struct replay_options {
   /// The stage whose process reads the data and feeds them; none: the trainer does.
   std::optional<std::uint32_t> data_at = {};
   /// false: a stage takes what comes from a process that was replaced, to see that this is noticed.
-  bool judges_senders = true;
+  bool ignores_departed = true;
   bool in_pieces = false;  ///< A version comes to a keeper in several messages.
   /// The keeper beside another stage shares no memory with the stage, and is sent what makes a
   /// version of the one before where that is less. Not where replicas share out the update.
@@ -374,7 +374,7 @@ class replay_company {
   void slice_written(std::uint32_t place, std::uint64_t attempt, std::uint64_t weights);
   void complete_if_whole(std::uint64_t attempt);
   void complete_checkpoint();
-  void settle_checkpoint();
+  void close_checkpoint();
 
   // A stage.
   void perform(process& at, const result<engine::stage_effects>& effects);

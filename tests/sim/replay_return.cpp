@@ -89,7 +89,7 @@ void replay_company::begin_return() {
   ++tries_;
   not_replayed_.clear();
   repeats_.clear();
-  settle_checkpoint();
+  close_checkpoint();
   return_.reached(told_);
   perform(return_.lost({known_dead_.begin(), known_dead_.end()}));
 }
@@ -247,7 +247,7 @@ std::optional<std::vector<std::uint64_t>> replay_company::weights_at(
   return weights;
 }
 
-/// All stages anew, which have nothing to do before all their versions are kept.
+/// Starts all stages over, which have nothing to do before all their versions are kept.
 void replay_company::start_all(const return_core::go_on& from) {
   check_source(from);
   const auto weights = weights_at(from);
@@ -368,7 +368,7 @@ void replay_company::complete_checkpoint() {
 }
 
 /// Before all stages go back: what all have written is made a checkpoint, anything else is dropped.
-void replay_company::settle_checkpoint() {
+void replay_company::close_checkpoint() {
   wanted_.reset();
   complete_if_whole(attempt_);
   if (record_.under_way()) static_cast<void>(record_.cut_off());

@@ -37,7 +37,7 @@ struct cluster_options {
   /// By what times are multiplied; empty: 1.
   stretch messages_take = {}, actions_take = {}, microbatches_take = {};
   bool repeats = false;   ///< Some messages arrive twice.
-  bool restarts = false;  ///< Once, everything begins anew in a new epoch.
+  bool restarts = false;  ///< Once, everything starts over in a new epoch.
 };
 
 /// A pipeline of stage cores and its feeder on a network and a clock that a seed invents: every

@@ -98,8 +98,8 @@ struct refuse_push {
   }
 };
 
-/// Asks for a report as soon as members are as few as that: of those that are lost nothing is
-/// decided any more by then.
+/// Asks for a report, which is answered once there are no more members than this: from then on
+/// nothing is decided for those that were lost.
 struct read_coordinator {
   static constexpr auto declared = travels("read_coordinator");
 

@@ -119,7 +119,7 @@ struct worker_built {
   static void fields(auto& self, auto& f) { f(self.worker); }
 };
 
-/// The shards, coordinators and workers that were built here are of no use any more, and end.
+/// Ends the shards, coordinators and workers that were built on the node.
 struct drop_server {
   static constexpr auto declared = travels("drop_server");
 

@@ -85,7 +85,7 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
-  state.norm.give_up({errc::cancelled, "the stage is connected anew"});
+  state.norm.give_up({errc::cancelled, "the stage is connected again"});
   state.norm = stage_norm(group, state.name, state.threads);
   if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);

@@ -17,7 +17,7 @@ void send_to_replicas(stage_pointer self, sent_to_replicas what);
 /// step again may ask for it when the step is over.
 void remember_sum(stage_state& state, sent_to_replicas what);
 
-/// The sum of an own bucket; null: it is not remembered.
+/// The sum of one of its own buckets; null: it is not remembered.
 [[nodiscard]] const sent_to_replicas* remembered_sum(const stage_state& state,
                                                      const engine::step_key& key,
                                                      std::size_t bucket);

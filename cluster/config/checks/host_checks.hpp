@@ -6,8 +6,8 @@
 
 namespace troupe::cluster {
 
-/// What the words of a config say of hosts and addresses, as far as that is seen without asking
-/// anybody. Each returns why it cannot be meant, and what to do; empty: it can, or is left out.
+/// Checks of the hosts and addresses in a config that ask no other machine. Each returns why a text
+/// cannot be right, and what to do; empty: it can be, or is left out.
 
 /// `host` of a node, for what starts its agent. `trainer_is_named`: our own address does not follow
 /// from it.

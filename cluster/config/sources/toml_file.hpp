@@ -30,9 +30,9 @@ struct placed_text {
   std::string place;  ///< "run.toml:3:11"
 };
 
-/// One text of a file of which nothing else is looked at, as who does not know its program's tables
-/// needs it; nothing: the file does not set it. Errors: bad_config where the file cannot be read or
-/// is no TOML, and where the value is no text.
+/// One text of a file, for a caller that does not know the tables of the file's program: nothing
+/// else of the file is checked. Nothing: the file does not set it. Errors: bad_config where the
+/// file cannot be read or is no TOML, and where the value is no text.
 [[nodiscard]] result<std::optional<placed_text>> read_text_key(const std::filesystem::path& file,
                                                                std::string_view table,
                                                                std::string_view key,

@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 constexpr milliseconds telling_interval{100};
 constexpr milliseconds alive_interval{1000};
 
-/// A process that has come, and who hears of the processes that it starts.
+/// A process that has come, and where messages from the processes that it starts go.
 struct seen_guest {
   peer_id peer;
   std::shared_ptr<visit_mailbox> box;

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/agent_core.hpp"
 #include "cluster/launch/agents/munge.hpp"
@@ -30,12 +31,10 @@
 namespace troupe::cluster {
 namespace {
 
-using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_news = 1024;              // from processes, before they must wait
 constexpr std::size_t most_unsent_bytes = 1U << 20;  // to the launcher, before they must wait
-constexpr auto last_words = 1s;                      // for a launcher that reads them
 
 struct written {
   std::string name;
@@ -256,7 +255,7 @@ class agent {
   }
 
   void say_the_rest() {
-    const auto end = clock::now() + last_words;
+    const auto end = clock::now() + actors::usual_deadlines.agent_last_words;
     for (flush(); !unsent_.empty() && !output_closed_ && clock::now() < end; flush()) {
       pollfd ready{STDOUT_FILENO, POLLOUT, 0};
       ::poll(&ready, 1, 100);

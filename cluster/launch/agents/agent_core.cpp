@@ -127,7 +127,7 @@ agent_core::effects agent_core::tick(time_point now) {
   const bool stood_still = now - std::exchange(last_tick_, now) > silence_ / 2;
   if (suspended_ || stood_still) last_heard_ = now;
   if (asked_ && stood_still) asked_ = now;
-  if (asked_ && now - *asked_ > answer_time)
+  if (asked_ && now - *asked_ > actors::usual_deadlines.agent_asks)
     return cut_off(name_of_signal(SIGTERM) + " asked it to end, and its launcher is gone");
   if (now - last_heard_ > silence_) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last_heard_);

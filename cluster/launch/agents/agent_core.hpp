@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/launch/agents/agent_messages.hpp"
 #include "cluster/launch/child_process.hpp"
 
@@ -54,11 +55,6 @@ class agent_core {
   using effect = std::variant<tell, launch, kill, suspend_all, resume_all, end_all, leave>;
   using effects = std::vector<effect>;
 
-  /// A launcher that says nothing at first is waited for so long.
-  static constexpr std::chrono::seconds first_word{30};
-  /// A launcher that is asked to end answers within so long, or is gone.
-  static constexpr std::chrono::seconds answer_time{2};
-
   agent_core(events::hello self, time_point now);
 
   /// What to say first.
@@ -93,7 +89,7 @@ class agent_core {
   bool suspended_ = false;
   bool left_ = false;
   std::optional<std::string> ending_;  // why
-  std::chrono::milliseconds silence_ = first_word;
+  std::chrono::milliseconds silence_ = actors::usual_deadlines.first_order;
   std::optional<time_point> asked_;  // to end, and not answered
   time_point last_heard_;
   time_point last_told_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -10,7 +12,10 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t most_lines = 60;  // that are kept to explain an end
 constexpr std::size_t most_quoted = 120;
-constexpr auto usual_word_at_end = usual_time_of_end;  // an agent says each second that it lives
+// An agent says each second that it is alive, so the same time tells of it and of a process.
+constexpr auto until_told = actors::usual_deadlines.tell_of_end;
+constexpr auto most_quiet_at_end = actors::usual_deadlines.quiet_agent;
+constexpr auto usual_start = actors::usual_deadlines.tell_of_start;
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;
@@ -186,7 +191,7 @@ session_core::effects session_core::tick_at_end(time_point now) {
     return lose(errc::timed_out, place_.text() + ": " + carrier() + " has not answered for " +
                                      seconds_of(most_quiet_at_end) + " at the end of the run; " +
                                      fate_of_left());
-  if (quiet < usual_word_at_end) return tell_late(now);
+  if (quiet < until_told) return tell_late(now);
   if (std::exchange(told_quiet_end_, true)) return {};
   return {wait{place_.text() + ": " + carrier() +
                " does not answer; at the end of the run it is waited for " +
@@ -195,7 +200,7 @@ session_core::effects session_core::tick_at_end(time_point now) {
 
 /// Of processes that an agent which is well waits for.
 session_core::effects session_core::tell_late(time_point now) {
-  if (now - *ends_expected_ < usual_time_of_end || std::exchange(told_late_, true)) return {};
+  if (now - *ends_expected_ < until_told || std::exchange(told_late_, true)) return {};
   effects out;
   for (const auto& each : processes_)
     out.emplace_back(wait{place_.text() + ": " + words_on_late_end(each)});

@@ -91,12 +91,6 @@ class session_core {
       std::variant<send, ready, show, warn, wait, process_ended, lost, asked_to_end, signalled>;
   using effects = std::vector<effect>;
 
-  /// An agent that is well has answered by then.
-  static constexpr std::chrono::seconds usual_start{2};
-  /// Of an agent whose processes are to end: processes that take longer are waited for, but an
-  /// agent that is well says each second that it is alive.
-  static constexpr std::chrono::seconds most_quiet_at_end{5};
-
   session_core(agent_place place, std::chrono::milliseconds silence,
                std::chrono::milliseconds patience, time_point now);
 
@@ -115,9 +109,9 @@ class session_core {
   [[nodiscard]] effects start(orders::start what);
   /// Our own process has stood still, as its agents have been told, and goes on.
   [[nodiscard]] effects resume(time_point now);
-  /// The processes have been told to end, which the agent is to report: where it says nothing at
-  /// all, the user hears that after a second, and it is given up after `most_quiet_at_end`; which
-  /// processes do not end is said once.
+  /// The processes have been told to end, which the agent is to report. Where it says nothing at
+  /// all, the user hears that, and it is given up after deadlines::quiet_agent. Processes that take
+  /// longer are waited for; which ones is said once.
   void expect_ends(time_point now) noexcept { ends_expected_ = now; }
   /// Nothing more is wanted of the agent: its end is in order from here on.
   [[nodiscard]] effects end(std::chrono::milliseconds grace);

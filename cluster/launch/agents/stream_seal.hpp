@@ -47,8 +47,8 @@ class stream_seal {
   /// A line of the other end's. A launcher's is in the clear until it is the agent's first one.
   /// Errors: bad_frame where it was changed or is no key, and the witness's.
   [[nodiscard]] result<taken> take(std::string_view line);
-  /// The line that says `clear`; with its newline. Empty while no keys are agreed upon: it is kept
-  /// until then, and is part of an answer.
+  /// The line that says `clear`; with its newline. Empty while no keys are agreed: the line
+  /// is kept until then, and is part of an answer.
   [[nodiscard]] std::string seal(std::string clear);
 
  private:

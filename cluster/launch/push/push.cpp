@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-constexpr auto usual_answer = 2s;  // a host that is well has answered by then
+constexpr auto usual_answer = actors::usual_deadlines.tell_of_start;
 
 result<pushed_file> describe_file(const fs::path& path, const fs::path& readable) {
   const auto refuse = [&] {

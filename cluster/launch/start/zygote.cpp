@@ -22,6 +22,7 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/launch/start/circumstances.hpp"
 #include "cluster/launch/start/copy_order.hpp"
 #include "cluster/launch/start/copying.hpp"
@@ -31,9 +32,7 @@
 namespace troupe::cluster {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr auto patience = 3s;  // for a copy to say that it is there; its zygote may be stopped
+constexpr std::chrono::milliseconds patience = actors::usual_deadlines.copied;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool is_watched = true;
@@ -77,7 +76,7 @@ class zygote {
     pollfd answer{socket_.get(), POLLIN, 0};
     int ready = 0;
     do {
-      ready = ::poll(&answer, 1, std::chrono::milliseconds(patience).count());
+      ready = ::poll(&answer, 1, static_cast<int>(patience.count()));
     } while (ready < 0 && errno == EINTR);
     // From here on a copy that has not spoken cannot any more, and ends.
     if (ready <= 0) ::shutdown(socket_.get(), SHUT_RD);

@@ -89,7 +89,8 @@ result<void> pass_over(prepared_run& run, const trainer_config& config) {
   for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
   if (!older->found) {
     if (config.checkpoint.resume == "auto")
-      log::info(config.checkpoint.dir.string() + " has no whole checkpoint: the run begins anew");
+      log::info(config.checkpoint.dir.string() +
+                " has no whole checkpoint: the run starts from the beginning");
     return begin_anew(run, config.model, config.train);
   }
   return check_settings(*older->found, {config, run.model.options, run.of_data}).and_then([&] {

@@ -7,7 +7,7 @@
 
 namespace troupe::cluster {
 
-/// A run of which is known what its stages need, and so where they are.
+/// A run with the predicted memory of its stages, and with the places that follow from it.
 struct placed_run {
   trainer_config config;  ///< With the predicted memory of each stage, by which it is placed.
   predicted_memory memory;

@@ -27,10 +27,10 @@ struct sent_version {
 struct predicted_memory {
   /// Of each stage: parameters, gradients (the step's sum and a micro-batch's), the optimizer's
   /// state, the activations of the micro-batches in flight, what waits on its edges, and the
-  /// largest layer, which it draws whoever's it is; and where the run is to go on after a loss, the
-  /// versions that are kept there and what the stage remembers of what it sent. A GPU has all of
-  /// that but what is only on hosts: layers before they are moved, messages between processes, and
-  /// versions and files of checkpoints.
+  /// largest layer of the model, because a stage draws every layer in turn; and where the run is to
+  /// go on after a loss, the versions that are kept there and what the stage remembers of what it
+  /// sent. A GPU has all of that but what is only on hosts: layers before they are moved, messages
+  /// between processes, and versions and files of checkpoints.
   std::vector<engine::stage_memory> stages;
   /// The batch in use and the one that is read ahead, unless a node reads them, and those that a
   /// lost stage may need again; it has no weights, but the versions that it keeps. Those that
@@ -40,8 +40,8 @@ struct predicted_memory {
   /// stages which do not lend them, and what it has of their next ones until they are whole. Those
   /// that are lent are in the stages' memory.
   double keeper = 0;
-  /// What stages are said to have above and only map: versions of others on one machine, which has
-  /// them once, with the stage that they are of.
+  /// What is counted above for stages that only map it: versions of other stages of the same
+  /// machine, which are in memory once, at their own stage.
   double mapped = 0;
   /// By stage; nullopt: its versions are lent, or there are none.
   std::vector<std::optional<sent_version>> sent = {};

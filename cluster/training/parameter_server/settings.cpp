@@ -35,8 +35,8 @@ std::vector<option> server_options() {
       {"server", "shards", "--shards", "", "N", "Shard processes, which own the parameters",
        integer(own(&settings::shards), 1, most_processes), ""},
       {"server", "mode", "--mode", "", "KIND",
-       "Updates; synchronous: one for the gradients of all workers together; asynchronous: one for "
-       "each worker's gradients",
+       "How updates are made; synchronous: one for the gradients of all workers together; "
+       "asynchronous: one for each worker's gradients",
        choice(own(&settings::mode)), ""},
       {"server", "staleness", "--staleness", "", "N",
        "Maximum number of updates that an asynchronous gradient may have missed",

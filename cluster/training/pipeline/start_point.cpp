@@ -73,9 +73,9 @@ result<bool> way_back::read_beginning() {
   if (found.error().code == errc::peer_lost) return tl::unexpected(found.error());
   why_ = "the checkpoint that the run began from is gone: " + found.error().text;
   if (may_begin_anew(config_.checkpoint))
-    log::warning(why_ + "; the run begins anew");
+    log::warning(why_ + "; the run starts from the beginning");
   else
-    why_ += "; --resume auto begins such a run anew";
+    why_ += "; --resume auto starts such a run from the beginning";
   return false;
 }
 

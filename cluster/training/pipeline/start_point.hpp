@@ -59,8 +59,8 @@ class way_back {
   /// What was wrong with the beginning.
   [[nodiscard]] const std::string& why_no_beginning() const { return why_; }
 
-  /// What was read last; of source::anew what the run has without it. Errors: those of files that
-  /// the run begins with.
+  /// What was read last; of source::anew, what the run begins with if it reads nothing. Errors:
+  /// those of files that the run begins with.
   [[nodiscard]] result<start_point> take(return_core::source from);
 
  private:

@@ -144,7 +144,7 @@ class watched_keeper {
   void end() {
     trainers_.reset();
     if (pid_ <= 0) return;
-    for (auto left = usual_time_of_end / look_for_ends_every; left > 0; --left) {
+    for (auto left = actors::usual_deadlines.tell_of_end / look_for_ends_every; left > 0; --left) {
       if (::waitpid(pid_, nullptr, WNOHANG) == pid_) return;
       std::this_thread::sleep_for(look_for_ends_every);
     }

@@ -28,13 +28,13 @@ struct watched_process {
   descriptor socket = {};     ///< A child's, from trainer to keeper; none: there is no keeper.
 };
 
-/// Goes on in a child process, and in another one whenever that dies or its run fails (see
+/// Continues in a child process, and in another one whenever that dies or its run fails (see
 /// `restarts_core`), with a second one beside it that outlives it. Returns in each child, and in
 /// the calling process after the last one. Another trainer begins when all that the last one has
 /// started has ended, which the calling process adopts from now on (a subreaper), or with a warning
-/// when usual_deadlines.orphans have passed. Signals are
-/// passed on to the trainer; children are killed when the calling process dies. Call it while the
-/// process has one thread. Errors: io_failed (no process left).
+/// when usual_deadlines.orphans have passed. Signals are passed on to the trainer; children are
+/// killed when the calling process dies. Call it while the process has one thread. Errors:
+/// io_failed (no process left).
 [[nodiscard]] result<watched_process> train_with_restarts(const restart_settings& how);
 
 }  // namespace troupe::cluster

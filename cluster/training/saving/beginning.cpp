@@ -160,7 +160,7 @@ result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t 
   if (!*resumed) {
     if (!run.kept.resume.empty())
       log::info(run.kept.dir.string() + " has no " + (run.kept.resume == "auto" ? "whole " : "") +
-                "checkpoint: the run begins anew");
+                "checkpoint: the run starts from the beginning");
     return run_beginning{};
   }
   const auto& [folder, manifest] = **resumed;

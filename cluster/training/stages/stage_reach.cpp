@@ -23,8 +23,9 @@ namespace troupe::cluster {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::chrono::milliseconds until_warned = 2s;  // a lost packet is sent again after 1 s
-constexpr std::chrono::milliseconds once_more = 500ms;
+constexpr std::chrono::milliseconds until_warned = actors::usual_deadlines.reach;
+constexpr std::chrono::milliseconds once_more = actors::usual_deadlines.reach_again;
+static_assert(until_warned == 2s && once_more == 500ms);  // which the texts below say
 
 /// From one stage to another, by their numbers.
 struct way {

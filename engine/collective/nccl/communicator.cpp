@@ -163,12 +163,12 @@ result<void> communicator::join() {
   });
   if (code != status::success && code != status::in_progress)
     return tl::unexpected(failure("joining", code));
-  return settle("joining", due);
+  return await_end("joining", due);
 }
 
 /// Waits until the communicator has done what it was called for. Errors: timed_out, what NCCL says,
 /// or why the ranks are lost.
-result<void> communicator::settle(const char* what, clock::time_point due) {
+result<void> communicator::await_end(const char* what, clock::time_point due) {
   for (auto nap = first_nap;; nap = std::min(nap * 2, longest_nap)) {
     status state = status::success;
     const status asked =
@@ -267,7 +267,7 @@ result<void> communicator::issue(const std::vector<operation>& group, clock::tim
   if (code == status::success || code == status::in_progress) code = ended;
   if (code != status::success && code != status::in_progress)
     return tl::unexpected(failure(what.c_str(), cause_of(code)));
-  return settle(what.c_str(), due);
+  return await_end(what.c_str(), due);
 }
 
 /// Why a call was refused: what NCCL had noticed before it, a lost peer above all, if anything.
@@ -355,7 +355,7 @@ void communicator::finish() {
   const status code = guard("ncclCommFinalize", [&] { return how_.library->finalize(handle_); });
   const auto due = clock::now() + how_.waits.call;
   const bool ended = (code == status::success || code == status::in_progress) &&
-                     settle("closing", due).has_value();
+                     await_end("closing", due).has_value();
   guard("ncclCommDestroy",
         [&] { return ended ? how_.library->destroy(handle_) : how_.library->abort(handle_); });
   handle_ = nullptr;

@@ -111,7 +111,7 @@ class communicator {
 
   void run(const done& joined);
   result<void> join();
-  result<void> settle(const char* what, clock::time_point due);
+  result<void> await_end(const char* what, clock::time_point due);
   void serve();
   std::optional<request> next();
   void start(request asked);

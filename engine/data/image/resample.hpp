@@ -7,7 +7,7 @@
 
 namespace troupe::engine {
 
-/// What becomes of a channel's value 0 .. 255: value * scale + bias.
+/// How a channel's value 0 .. 255 is scaled: value * scale + bias.
 struct channel_scale {
   float scale = 1;
   float bias = 0;

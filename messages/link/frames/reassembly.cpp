@@ -103,7 +103,8 @@ void reassembly::fill_inline(frame& message, std::uint32_t inline_max,
 
 result<void> reassembly::fill_lent(frame& message, std::uint32_t inline_max,
                                    std::span<const std::byte> loans) const {
-  if (!loans.empty() && !lender_) return refuse("a tensor is lent of a memory that is not at hand");
+  if (!loans.empty() && !lender_)
+    return refuse("a tensor is lent from memory that is not open here");
   for (; !loans.empty(); loans = loans.subspan(sizeof(wire::loan))) {
     wire::loan loan;
     std::memcpy(&loan, loans.data(), sizeof(loan));

@@ -339,18 +339,6 @@ std::shared_ptr<shared_memory> memory_to_lend() {
 
 }  // namespace
 
-std::string_view name_of(link_transport transport) noexcept {
-  switch (transport) {
-    case link_transport::shm:
-      return "shm";
-    case link_transport::tcp:
-      return "sealed tcp";
-    case link_transport::trusted:
-      return "trusted";
-  }
-  return "unknown";
-}
-
 result<std::unique_ptr<link>> make_link(link_options options, link_events events) {
   if (options.beyond_loopback && options.secret.empty())
     return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");

@@ -340,7 +340,7 @@ bool host_storm::disturb(scene& run) {
           run.wait_for([&] { return run.count_of(" replaced", done->lines) > 0; }, host_patience));
       striker_.heal();
     }
-    if (run.wait_for([&] { return is_settled(run, fault, *done); }, host_patience) ||
+    if (run.wait_for([&] { return has_gone_on(run, fault, *done); }, host_patience) ||
         run.has_ended()) {
       result_.faults.push_back(outcome_of(run, fault, *done, calm_.usual_step()));
     } else {

@@ -56,7 +56,7 @@ struct marks {
 /// The variable that names the file of what all processes of a run live in.
 inline constexpr const char* weather_file = "TROUPE_WEATHER";
 
-/// What becomes of writes to checkpoints.
+/// How writes to checkpoints end.
 enum class disk_mood : std::uint32_t {
   right,
   fails,       ///< A write fails with EIO.

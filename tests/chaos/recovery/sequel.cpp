@@ -261,7 +261,7 @@ const told_line* first_step_after(const scene& run, seconds from, std::uint64_t 
 
 }  // namespace
 
-bool is_settled(const scene& run, const fault& what, const strike& done) {
+bool has_gone_on(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   if (what.whom == target::understudy)
     return has_another_understudy(run, done) || run.steps_told() == storm_steps ||

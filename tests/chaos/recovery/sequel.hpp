@@ -111,7 +111,7 @@ struct strike {
 };
 
 /// Whether a run has gone on after a fault, so far that the next may come.
-[[nodiscard]] bool is_settled(const scene& run, const fault& what, const strike& done);
+[[nodiscard]] bool has_gone_on(const scene& run, const fault& what, const strike& done);
 
 /// What became of the run, as far as it has told.
 [[nodiscard]] fault_outcome outcome_of(scene& run, const fault& what, const strike& done,

@@ -175,7 +175,7 @@ void storm::disturb(scene& run) {
     may_fail_ |= may_end_;
     if (fault.whom == target::trainer && fault.how == means::stop)
       end_trainer(run, what_.stages, done->trainer);
-    if (run.wait_for([&] { return is_settled(run, fault, *done); }, 2 * patience) ||
+    if (run.wait_for([&] { return has_gone_on(run, fault, *done); }, 2 * patience) ||
         run.has_ended()) {
       result_.faults.push_back(outcome_of(run, fault, *done, calm_.usual_step()));
       note_trainers(run, result_.faults.back(), *done);

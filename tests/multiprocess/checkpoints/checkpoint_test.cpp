@@ -65,7 +65,8 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   const auto interrupted = run_program(two_stages(with(kept, {"--checkpoint-every", "1"}), 12, 1),
                                        at_checkpoint("step-000003", SIGTERM));
   CHECK(interrupted.code == 143);
-  CHECK_THAT(interrupted.err, ContainsSubstring("has no checkpoint: the run begins anew"));
+  CHECK_THAT(interrupted.err,
+             ContainsSubstring("has no checkpoint: the run starts from the beginning"));
   const auto resumed = run_program(two_stages(with(kept, {"--save", folder / "resumed"}), 12, 1));
   REQUIRE(resumed.code == 0);
   check_same_weights(calm.weights(), folder / "resumed");

@@ -227,7 +227,8 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
   CHECK_THAT(none.last_line(), ContainsSubstring("; there is no older one that is whole"));
   const auto anew = run_program(all.run({"--resume", "auto"}, 16));
   REQUIRE(anew.code == 0);
-  CHECK_THAT(anew.err, ContainsSubstring(" has no whole checkpoint: the run begins anew"));
+  CHECK_THAT(anew.err,
+             ContainsSubstring(" has no whole checkpoint: the run starts from the beginning"));
 }
 
 TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts", "[untimed]") {
@@ -286,27 +287,31 @@ TEST_CASE("Old slices go with their checkpoints, on all hosts", "[untimed]") {
   }
 }
 
-TEST_CASE("A run that lost its only checkpoint and has pruned what it began from begins anew",
-          "[untimed]") {
+TEST_CASE(
+    "A run that lost its only checkpoint and has pruned what it began from starts from the "
+    "beginning",
+    "[untimed]") {
   const disks all;
   const auto outcome = lose_all_behind_12(all, "auto");
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("the run cannot go back to its checkpoint of step 12: "));
   CHECK_THAT(outcome.err, ContainsSubstring("the checkpoint that the run began from is gone: "));
-  CHECK_THAT(outcome.err, ContainsSubstring("; the run begins anew"));
+  CHECK_THAT(outcome.err, ContainsSubstring("; the run starts from the beginning"));
   check_same_weights(undisturbed({}, 20), all.file("weights"));
   for (const std::string host : {"alpha", "beta"})
     CHECK(all.kept_by(host) == name_set{all.slices(host, 20).filename().string()});
 }
 
-TEST_CASE("A run that may not begin anew ends where nothing is left to go back to", "[untimed]") {
+TEST_CASE("A run that may not start from the beginning ends where nothing is left to go back to",
+          "[untimed]") {
   const disks all;
   const auto outcome = lose_all_behind_12(all, "latest");
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("the checkpoint that the run began from is gone: "));
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("; --resume auto begins such a run anew"));
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("; --resume auto starts such a run from the beginning"));
 }
 
 TEST_CASE("A stage that is lost while its run looks for a checkpoint on the hosts is replaced too",

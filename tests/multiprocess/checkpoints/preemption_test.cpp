@@ -94,7 +94,8 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
                                "--resume", "auto", "--save", folder / "weights"});
   const auto first = run_program(job, at_checkpoint("step-000008", SIGKILL));
   CHECK(first.signal == SIGKILL);
-  CHECK_THAT(first.err, ContainsSubstring("has no whole checkpoint: the run begins anew"));
+  CHECK_THAT(first.err,
+             ContainsSubstring("has no whole checkpoint: the run starts from the beginning"));
   const auto torn = checkpoints / "step-000008" / "weights.stage-1.safetensors";
   flip_a_bit(torn);
   const auto second = run_program(job);
@@ -165,8 +166,9 @@ TEST_CASE("A run that was interrupted in an evaluation does that first when it g
   CHECK(told == whole);
 }
 
-TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so",
-          "[untimed]") {
+TEST_CASE(
+    "A run with torn checkpoints alone starts from the beginning where nobody watches, and says so",
+    "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   fs::create_directories(checkpoints / "step-000099");
@@ -177,7 +179,8 @@ TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, a
   const auto outcome = run_program(job);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("step-000099/manifest.json is no manifest"));
-  CHECK_THAT(outcome.err, ContainsSubstring("has no whole checkpoint: the run begins anew"));
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("has no whole checkpoint: the run starts from the beginning"));
   // What this run writes is not taken for older than what is torn.
   CHECK(names_in(checkpoints) == std::set<std::string>{"step-000002", "step-000099"});
   CHECK_THAT(run_program(job).err, ContainsSubstring("step-000002 has all 2 steps of this run"));

@@ -167,36 +167,40 @@ TEST_CASE("edges by NCCL are refused on the CPU, in one process, and for one sta
           "\"nccl\" is for what stages send each other, but there is one stage; leave it out");
 }
 
+/// What check says of two stages on two nodes, of which alpha computes on `device`.
+program_outcome check_in(const scratch_folder& folder, const std::string& device,
+                         const std::string& more = "", const std::string& replicas = "1") {
+  const auto node = [](const std::string& name, const std::string& address) {
+    return "[[node]]\nname = \"" + name + "\"\nhost = \"" + name + ".invalid\"\naddress = \"" +
+           address + "\"\ncores = 1\n";
+  };
+  std::ofstream(folder / "run.toml")
+      << "[cluster]\nlaunch = \"ssh\"\nprogram = \"" << TROUPE_RESNET << "\"\n"
+      << node("alpha", "10.9.0.1") << "device = \"" << device << "\"\n"
+      << more << node("beta", "10.9.0.2")
+      << "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
+         "[model]\nname = \"resnet18\"\n"
+         "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
+         "[train]\nbatch_size = 8\nsteps = 2\neval = false\n";
+  return run_other(TROUPE_RESNET,
+                   {"--check", "--config", folder / "run.toml", "--replicas", replicas});
+}
+
+/// The number that a line of a table has.
+double mebi_of(const std::string& table, const std::string& line) {
+  std::smatch found;
+  INFO(table);
+  REQUIRE(std::regex_search(table, found, std::regex(line)));
+  return std::stod(found[1]);
+}
+
 TEST_CASE("check shows what stages have on their GPUs, and refuses one that has too little",
           "[untimed]") {
   const scratch_folder folder;
-  const auto check = [&](const std::string& device, const std::string& more = "",
-                         const std::string& replicas = "1") {
-    const auto node = [](const std::string& name, const std::string& address) {
-      return "[[node]]\nname = \"" + name + "\"\nhost = \"" + name + ".invalid\"\naddress = \"" +
-             address + "\"\ncores = 1\n";
-    };
-    std::ofstream(folder / "run.toml")
-        << "[cluster]\nlaunch = \"ssh\"\nprogram = \"" << TROUPE_RESNET << "\"\n"
-        << node("alpha", "10.9.0.1") << "device = \"" << device << "\"\n"
-        << more << node("beta", "10.9.0.2")
-        << "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
-           "[model]\nname = \"resnet18\"\n"
-           "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
-           "[train]\nbatch_size = 8\nsteps = 2\neval = false\n";
-    return run_other(TROUPE_RESNET,
-                     {"--check", "--config", folder / "run.toml", "--replicas", replicas});
-  };
-  const auto mebi_of = [](const std::string& table, const std::string& line) {
-    std::smatch found;
-    INFO(table);
-    REQUIRE(std::regex_search(table, found, std::regex(line)));
-    return std::stod(found[1]);
-  };
-  const auto on_cpu = check("cpu");
+  const auto on_cpu = check_in(folder, "cpu");
   REQUIRE(on_cpu.code == 0);
   CHECK_THAT(on_cpu.out, !ContainsSubstring("device memory"));
-  const auto on_gpu = check("cuda:0");
+  const auto on_gpu = check_in(folder, "cuda:0");
   REQUIRE(on_gpu.code == 0);
   CHECK_THAT(on_gpu.out, ContainsSubstring("memory   device memory\n") &&
                              ContainsSubstring("device memory: what of that a stage has on its"));
@@ -208,7 +212,7 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
   CHECK(kept < all);
   CHECK(moved > 5);
   CHECK(std::regex_search(on_gpu.out, std::regex("\n1 +layer[^\n]* cpu +1 +[0-9]+ MiB +-\n")));
-  const auto replicated = check("cuda:0", "", "2");
+  const auto replicated = check_in(folder, "cuda:0", "", "2");
   CHECK(replicated.code == 0);
   for (const std::string replica : {"0", "1"}) {
     const auto stage = [&](const std::string& line) {
@@ -220,26 +224,26 @@ TEST_CASE("check shows what stages have on their GPUs, and refuses one that has 
   CHECK_THAT(replicated.out,
              ContainsSubstring("\n2 replicas, each with these stages; a batch has 2 logical "
                                "replicas, whose gradients are summed in a fixed tree\n"));
-  const auto room = check("cuda:0", "device_memory_mib = 100\nstages = [0]\n");
+  const auto room = check_in(folder, "cuda:0", "device_memory_mib = 100\nstages = [0]\n");
   CHECK(room.code == 0);
   CHECK_THAT(room.out, ContainsSubstring("node alpha: its stages take " +
                                          std::to_string(static_cast<int>(moved)) +
                                          " MiB of a GPU's 100 MiB\n"));
-  const auto tight = check("auto", "device_memory_mib = 5\nstages = [0]\n");
+  const auto tight = check_in(folder, "auto", "device_memory_mib = 5\nstages = [0]\n");
   CHECK(tight.code == refused);
   CHECK_THAT(tight.err, ContainsSubstring("node \"alpha\" has 5 MiB of a GPU for each of its "
                                           "stages, of which one is predicted to take "));
-  const auto summing = check("auto", "device_memory_mib = 2000\nstages = [0]\n", "2");
+  const auto summing = check_in(folder, "auto", "device_memory_mib = 2000\nstages = [0]\n", "2");
   CHECK(summing.code == 0);
   CHECK_THAT(summing.out, ContainsSubstring("\ndevice memory includes an estimate of NCCL's "
                                             "buffers, which is high where no NVLink joins GPUs: "
                                             "768 MiB of stage 0\n"));
   CHECK_THAT(room.out, !ContainsSubstring("NCCL"));
-  const auto too_tight = check("auto", "device_memory_mib = 760\nstages = [0]\n", "2");
+  const auto too_tight = check_in(folder, "auto", "device_memory_mib = 760\nstages = [0]\n", "2");
   CHECK(too_tight.code == refused);
   CHECK_THAT(too_tight.err,
              ContainsSubstring(" (of which 768 MiB are an estimate of NCCL's buffers)"));
-  const auto useless = check("cpu", "device_memory_mib = 5\n");
+  const auto useless = check_in(folder, "cpu", "device_memory_mib = 5\n");
   CHECK(useless.code == refused);
   CHECK_THAT(useless.err, ContainsSubstring("node.device_memory_mib: its stages compute on the "
                                             "CPU; leave it out, or name their GPU (device)"));

@@ -98,8 +98,8 @@ program_outcome join_with_other_secret(const test_hosts& hosts, const std::strin
   return *joined;
 }
 
-/// That a launch finds.
-std::vector<mistake> launch_mistakes() {
+/// That a launch finds in what a host has and is called.
+std::vector<mistake> mistakes_of_hosts() {
   return {
       {"127.0.1.1 in /etc/hosts",
        "launch",
@@ -116,16 +116,6 @@ std::vector<mistake> launch_mistakes() {
        two_bridges,
        {"stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1"},
        "name an address or network that differs"},
-      {"a closed port",
-       "launch",
-       2,
-       [](const test_hosts& hosts) {
-         auto cluster = ssh_cluster(hosts);
-         cluster.replace(cluster.rfind(']'), 1, ", \"-p\", \"2222\"]");
-         return cluster + node_tables(hosts) + endless_run(hosts / "steps");
-       },
-       {"): no ssh server listens there"},
-       "start it (sshd)"},
       {"environment lost over ssh",
        "launch",
        2,
@@ -151,6 +141,22 @@ std::vector<mistake> launch_mistakes() {
        },
        {"node beta (10.77.0.3): ", "about 48 open files, but a process may have 24"},
        "ulimit -n 48; LimitNOFILE=48"},
+  };
+}
+
+/// That a launch finds on the way to a host.
+std::vector<mistake> mistakes_of_ways() {
+  return {
+      {"a closed port",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         auto cluster = ssh_cluster(hosts);
+         cluster.replace(cluster.rfind(']'), 1, ", \"-p\", \"2222\"]");
+         return cluster + node_tables(hosts) + endless_run(hosts / "steps");
+       },
+       {"): no ssh server listens there"},
+       "start it (sshd)"},
       {"no route",
        "launch",
        2,
@@ -174,8 +180,7 @@ std::vector<mistake> launch_mistakes() {
   };
 }
 
-/// Nodes that do not reach each other, each of which reaches the trainer; and one that the trainer
-/// turns away.
+/// Nodes that do not reach each other, each of which reaches the trainer.
 std::vector<mistake> unreached_mistakes() {
   return {
       {"an address without a route",
@@ -227,6 +232,12 @@ std::vector<mistake> unreached_mistakes() {
        {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.77.0.3:",
         ": small messages pass, but large ones do not: none of 64 KiB was acknowledged within"},
        "lower the MTU of the interface"},
+  };
+}
+
+/// A node that the trainer turns away.
+std::vector<mistake> join_mistakes() {
+  return {
       {"another secret",
        "join",
        2,
@@ -241,7 +252,7 @@ std::vector<mistake> unreached_mistakes() {
   };
 }
 
-/// That doctor finds before a run.
+/// That doctor finds before a run, between hosts and in their clocks.
 std::vector<mistake> doctor_mistakes() {
   return {
       {"two bridges with one address, before the run",
@@ -273,6 +284,12 @@ std::vector<mistake> doctor_mistakes() {
        large_mtu,
        {"error", "alpha -> beta", "small messages pass, but large ones do not"},
        "lower the MTU of the interface"},
+  };
+}
+
+/// That it finds in what a host has.
+std::vector<mistake> doctor_mistakes_of_hosts() {
+  return {
       {"a full disk on one host",
        "doctor",
        1,
@@ -368,11 +385,15 @@ void check_said(const mistake& what, const test_hosts& hosts, const std::string&
 
 TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 s") {
   skip_without_hosts();
-  auto mistakes = launch_mistakes();
-  for (auto& each : mistakes)
-    each.doctor_too = !each.name.starts_with("two bridges");  // those it says of the edges
-  std::ranges::move(unreached_mistakes(), std::back_inserter(mistakes));
-  std::ranges::move(doctor_mistakes(), std::back_inserter(mistakes));
+  std::vector<mistake> mistakes;
+  for (const auto& some : {mistakes_of_hosts(), mistakes_of_ways()})
+    for (auto each : some) {
+      each.doctor_too = !each.name.starts_with("two bridges");  // those it says of the edges
+      mistakes.push_back(std::move(each));
+    }
+  for (const auto& some :
+       {unreached_mistakes(), join_mistakes(), doctor_mistakes(), doctor_mistakes_of_hosts()})
+    mistakes.insert(mistakes.end(), some.begin(), some.end());
   for (const auto& each : mistakes) {
     DYNAMIC_SECTION(each.name) {
       const test_hosts hosts({"alpha", "beta"});

@@ -46,6 +46,39 @@ void refuses(const test_hosts& hosts, const std::string& beta,
   CHECK(hosts.at(1).left_after(2s).empty());
 }
 
+/// Where a stage on beta, or the trainer, cannot listen.
+void refuses_to_listen(const test_hosts& hosts, const std::string& address) {
+  const auto beta = node_table("beta", address);
+  const std::string stage = "stage-1 on node beta (" + address + ")";
+  refuses(
+      hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
+      {stage,
+       "network (in [[node]], or [cluster]) 10.99.0.0/16: no interface of beta has an address in "
+       "the network 10.99.0.0/16 (it has 10.77.0.3",
+       "); name a network with an address of that host"},
+      "", false);
+  refuses(hosts, beta,
+          {"[cluster] network: the trainer: no interface of home has an address in the network "
+           "10.99.0.0/16 (it has 10.77.0.1",
+           "name a network with an address of that host"},
+          "network = \"10.99.0.0/16\"\n");
+  refuses(
+      hosts, node_table("beta", address, "address = \"10.77.0.99\"\n"),
+      {stage,
+       "address (in [[node]]) 10.77.0.99: cannot listen at 10.77.0.99:0: Cannot assign requested "
+       "address; no interface of beta has this address"},
+      "", false);
+  refuses(hosts, node_table("beta", address, "address = \"" + address + ":22\"\n"),  // sshd's
+          {stage,
+           "address (in [[node]]) 10.77.0.3:22: cannot listen at 10.77.0.3:22: Address already in "
+           "use on beta; end the process that listens there"},
+          "", false);
+  refuses(hosts, beta + "[link]\nlisten = \"10.77.0.99:0\"\n",
+          {"--listen ([link] listen) 10.77.0.99:0: the trainer cannot listen at 10.77.0.99:0: ",
+           "no interface of home has this address"},
+          "", false);
+}
+
 }  // namespace
 
 // Another build and a name for 127.0.1.1 are among the mistakes of mistakes_test.cpp.
@@ -80,33 +113,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
           {node + "the program /bin/true exited with code 0 without having answered as an agent",
            "name the path of the one that runs here, " TROUPE_PROGRAM
            ", with `program` in its [[node]]"});
-  refuses(
-      hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
-      {"stage-1 on " + node.substr(0, node.size() - 2),
-       "network (in [[node]], or [cluster]) 10.99.0.0/16: no interface of beta has an address in "
-       "the network 10.99.0.0/16 (it has 10.77.0.3",
-       "); name a network with an address of that host"},
-      "", false);
-  refuses(hosts, beta,
-          {"[cluster] network: the trainer: no interface of home has an address in the network "
-           "10.99.0.0/16 (it has 10.77.0.1",
-           "name a network with an address of that host"},
-          "network = \"10.99.0.0/16\"\n");
-  refuses(
-      hosts, node_table("beta", address, "address = \"10.77.0.99\"\n"),
-      {"stage-1 on " + node.substr(0, node.size() - 2),
-       "address (in [[node]]) 10.77.0.99: cannot listen at 10.77.0.99:0: Cannot assign requested "
-       "address; no interface of beta has this address"},
-      "", false);
-  refuses(hosts, node_table("beta", address, "address = \"" + address + ":22\"\n"),  // sshd's
-          {"stage-1 on " + node.substr(0, node.size() - 2),
-           "address (in [[node]]) 10.77.0.3:22: cannot listen at 10.77.0.3:22: Address already in "
-           "use on beta; end the process that listens there"},
-          "", false);
-  refuses(hosts, beta + "[link]\nlisten = \"10.77.0.99:0\"\n",
-          {"--listen ([link] listen) 10.77.0.99:0: the trainer cannot listen at 10.77.0.99:0: ",
-           "no interface of home has this address"},
-          "", false);
+  refuses_to_listen(hosts, address);
 
   // How many cores it has is known when its agent answers.
   const std::string many =
@@ -286,6 +293,63 @@ TEST_CASE("A stage joins with the files and settings that its run is launched wi
              ContainsSubstring("troupe join: --set train.steps: is not TABLE.KEY=VALUE"));
 }
 
+namespace {
+
+/// The command that joins a run, at an address of its trainer.
+std::vector<std::string> joining(const std::string& secret, const std::string& name,
+                                 const std::string& at = "10.77.0.1:4711",
+                                 const std::string& program = TROUPE_PROGRAM) {
+  return {TROUPE_COMMAND,  "join", at,          "--name", name,
+          "--secret-file", secret, "--program", program};
+}
+
+/// A process that is not let into a run.
+struct attempt {
+  const char* what;
+  const test_host& where;
+  std::vector<std::string> command;
+  std::string reason;
+};
+
+/// All of a run of `file` that stage-0 has joined. `hosts`: outlive them.
+std::vector<attempt> attempts_on(const test_hosts& hosts, const std::string& secret,
+                                 const std::string& file) {
+  return {
+      {"a name that is taken", hosts.at(0), joining(secret, "stage-0"),
+       "the name 'stage-0' is taken"},
+      {"the same from another host", hosts.home(), joining(secret, "stage-0"),
+       "the name 'stage-0' is taken"},
+      {"a name that is not in the config", hosts.at(0), joining(secret, "stage-7"),
+       "this run has no node 'stage-7'; it has stage-0, stage-1"},
+      {"the trainer's name", hosts.at(0), joining(secret, "trainer"),
+       "two nodes are named 'trainer'"},
+      {"another build of the program", hosts.at(0),
+       joining(secret, "stage-1", "10.77.0.1:4711", TROUPE_OTHER),
+       "stage-1: the trainer at 10.77.0.1:4711 refuses this process: stage-1 on 10.77.0.2 is "
+       "another build of the program, "},
+      {"the same on the trainer's host", hosts.home(),
+       joining(secret, "stage-1", "10.77.0.1:4711", TROUPE_OTHER),
+       "as the trainer's; install the trainer's program there, and join with it (--program of "
+       "troupe join): " TROUPE_PROGRAM " on home"},
+      {"an address where nobody listens", hosts.at(0), joining(secret, "stage-1", "10.77.0.1:4712"),
+       "stage-1: cannot connect to 10.77.0.1:4712: Connection refused; see whether the run's "
+       "trainer has started, and join at the address that it prints"},
+      {"an address where an ssh server listens", hosts.home(),
+       joining(secret, "stage-1", "10.77.0.2:22"),
+       "stage-1: 10.77.0.2:22 does not speak Troupe's protocol; the address, the secret"},
+      {"a port that is none", hosts.home(), joining(secret, "stage-1", "10.77.0.1:99999"),
+       "--join (ADDRESS of troupe join): \"10.77.0.1:99999\" is not an address"},
+      {"a link-local address", hosts.home(), joining(secret, "stage-1", "[fe80::1]:4711"),
+       "\"[fe80::1]:4711\" is a link-local address"},
+      {"a port in use",
+       hosts.home(),
+       {TROUPE_PROGRAM, "--config", file},
+       "--listen ([link] listen) 10.77.0.1:4711: the trainer cannot listen at 10.77.0.1:4711: "
+       "Address already in use on home; end the process that listens there"}};
+}
+
+}  // namespace
+
 TEST_CASE("A name that is taken or not the run's, another build and a port in use are refused") {
   skip_without_hosts();
   const test_hosts hosts({"alpha"});
@@ -293,61 +357,21 @@ TEST_CASE("A name that is taken or not the run's, another build and a port in us
   const auto file = write_config(hosts / "run.toml",
                                  awaited_cluster("10.77.0.1:4711", secret, "join_timeout = 60\n") +
                                      small_run(hosts / "weights.safetensors"));
-  const auto joining = [&](const std::string& name, const std::string& at = "10.77.0.1:4711",
-                           const std::string& program = TROUPE_PROGRAM) {
-    return std::vector<std::string>{TROUPE_COMMAND,  "join", at,          "--name", name,
-                                    "--secret-file", secret, "--program", program};
-  };
   running_program trainer(hosts.home(), {TROUPE_PROGRAM, "--config", file});
   std::optional<running_program> first;
   for (int times = 0; times < 10; ++times) {  // the trainer may not listen yet
-    first.emplace(hosts.at(0), joining("stage-0"));
+    first.emplace(hosts.at(0), joining(secret, "stage-0"));
     if (!first->ends_within(3s)) break;  // it has joined by now
   }
   REQUIRE_FALSE(first->ends_within(0ms));
-  struct attempt {
-    const char* what;
-    const test_host& where;
-    std::vector<std::string> command;
-    std::string reason;
-  };
-  const std::vector<attempt> attempts{
-      {"a name that is taken", hosts.at(0), joining("stage-0"), "the name 'stage-0' is taken"},
-      {"the same from another host", hosts.home(), joining("stage-0"),
-       "the name 'stage-0' is taken"},
-      {"a name that is not in the config", hosts.at(0), joining("stage-7"),
-       "this run has no node 'stage-7'; it has stage-0, stage-1"},
-      {"the trainer's name", hosts.at(0), joining("trainer"), "two nodes are named 'trainer'"},
-      {"another build of the program", hosts.at(0),
-       joining("stage-1", "10.77.0.1:4711", TROUPE_OTHER),
-       "stage-1: the trainer at 10.77.0.1:4711 refuses this process: stage-1 on 10.77.0.2 is "
-       "another build of the program, "},
-      {"the same on the trainer's host", hosts.home(),
-       joining("stage-1", "10.77.0.1:4711", TROUPE_OTHER),
-       "as the trainer's; install the trainer's program there, and join with it (--program of "
-       "troupe join): " TROUPE_PROGRAM " on home"},
-      {"an address where nobody listens", hosts.at(0), joining("stage-1", "10.77.0.1:4712"),
-       "stage-1: cannot connect to 10.77.0.1:4712: Connection refused; see whether the run's "
-       "trainer has started, and join at the address that it prints"},
-      {"an address where an ssh server listens", hosts.home(), joining("stage-1", "10.77.0.2:22"),
-       "stage-1: 10.77.0.2:22 does not speak Troupe's protocol; the address, the secret"},
-      {"a port that is none", hosts.home(), joining("stage-1", "10.77.0.1:99999"),
-       "--join (ADDRESS of troupe join): \"10.77.0.1:99999\" is not an address"},
-      {"a link-local address", hosts.home(), joining("stage-1", "[fe80::1]:4711"),
-       "\"[fe80::1]:4711\" is a link-local address"},
-      {"a port in use",
-       hosts.home(),
-       {TROUPE_PROGRAM, "--config", file},
-       "--listen ([link] listen) 10.77.0.1:4711: the trainer cannot listen at 10.77.0.1:4711: "
-       "Address already in use on home; end the process that listens there"}};
-  for (const auto& each : attempts) {
+  for (const auto& each : attempts_on(hosts, secret, file)) {
     INFO(each.what);
     const auto outcome = each.where.run(each.command);
     CHECK(outcome.code == 2);
     CHECK(outcome.seconds < 5s);
     CHECK_THAT(outcome.last_line(), ContainsSubstring(each.reason));
   }
-  running_program second(hosts.at(0), joining("stage-1"));
+  running_program second(hosts.at(0), joining(secret, "stage-1"));
   const auto trained = trainer.end();  // none of them has disturbed the run
   CHECK(trained.code == 0);
   CHECK_THAT(trained.err,

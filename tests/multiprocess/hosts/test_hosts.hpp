@@ -82,7 +82,7 @@ class test_hosts {
   }
   /// A file of settings for ssh with which home reaches the hosts (ssh -F).
   [[nodiscard]] std::filesystem::path ssh_config() const { return folder_ / "ssh_config"; }
-  /// Writes it anew: which key, and which hosts are known.
+  /// Rewrites it: which key, and which hosts are known.
   void write_ssh_config(bool with_key = true, bool with_known_hosts = true) const;
   /// Writes the file that /etc/hosts is on a host.
   void write_names(const std::string& host, const std::string& text) const;

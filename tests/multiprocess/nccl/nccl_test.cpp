@@ -117,7 +117,7 @@ TEST_CASE("a rank that is killed in the middle of a reduction is known to all ot
     if (rank == victim) continue;
     const failure said = failure_of(group.wait(rank));
     CHECK(said.code == errc::peer_lost);
-    // Who hears it first leaves too: then that one is lost to the next.
+    // The first rank that notices leaves too, and may be the one that the next rank has lost.
     CHECK_THAT(said.text, ContainsSubstring("rank ") && ContainsSubstring(" is lost"));
     CHECK(said.at_ms - dead.at_ms < noticed_within_ms);
   }

@@ -22,7 +22,7 @@ namespace troupe::tests {
 /// before a certain frame depends on how the nodes' own threads run.
 ///
 /// Nodes' ticks come from its clock too, all in one moment: so that a node beats, is heard and is
-/// judged in one thread, and none is ever taken for silent because a thread got no processor.
+/// decided on in one thread, and none is ever taken for silent because a thread got no processor.
 ///
 /// Safe from any thread. Outlives its links.
 class live_network {

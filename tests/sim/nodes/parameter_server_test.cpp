@@ -291,8 +291,8 @@ int share_of(const at::Tensor& counts, const server_plan& plan, std::uint32_t wo
 }
 
 /// What a shard holds against what workers were told.
-std::string judge_shard(const server_plan& plan, const at::Tensor& counts,
-                        const std::vector<account>& accounts) {
+std::string fault_of_shard(const server_plan& plan, const at::Tensor& counts,
+                           const std::vector<account>& accounts) {
   std::map<param_version, std::set<int>> shares;
   std::map<param_version, int> told;
   for (std::uint32_t w = 0; w < plan.all_workers(); ++w)
@@ -319,7 +319,7 @@ std::string judge_shard(const server_plan& plan, const at::Tensor& counts,
 
 /// Of a server that nothing befell: all shards have made the same updates, which are those that the
 /// coordinator has counted.
-std::string judge_whole(world& in, const built_server& server) {
+std::string fault_of_whole(world& in, const built_server& server) {
   auto& here = in.at(server.coordinator.node);
   requester ask(here.system);
   const auto coordinator =
@@ -345,7 +345,7 @@ std::string judge_whole(world& in, const built_server& server) {
 }
 
 /// The error that a worker of which nothing is wrong ended with.
-std::string judge_end(const error& why, const std::vector<fault>& happened) {
+std::string fault_of_end(const error& why, const std::vector<fault>& happened) {
   const bool names_server =
       why.code == errc::peer_lost && why.text.find("the parameter server") != std::string::npos;
   if (names_server && !is_intact(happened)) return "";
@@ -354,29 +354,29 @@ std::string judge_end(const error& why, const std::vector<fault>& happened) {
   if (no_memory && (why.code == errc::peer_lost || why.code == errc::cancelled ||
                     why.code == errc::not_admitted))
     return "";
-  return tests::judge_error(why, happened);
+  return tests::fault_of_error(why, happened);
 }
 
 /// What is wrong with a run's end.
-std::string judge(world& in, const server_plan& plan, const built_server& server,
-                  const std::vector<account>& accounts, watchdog& guard) {
+std::string fault_of(world& in, const server_plan& plan, const built_server& server,
+                     const std::vector<account>& accounts, watchdog& guard) {
   guard.doing("looking at what came of it");
   const auto happened = in.happened();
-  if (auto wrong = in.judge_losses(); !wrong.empty()) return wrong;
+  if (auto wrong = in.fault_of_losses(); !wrong.empty()) return wrong;
   for (std::uint32_t w = 0; w < plan.all_workers(); ++w) {
     const auto name = name_of("worker", w);
     if (!accounts[w].ended || std::ranges::count(happened, name, &fault::whom) > 0) continue;
-    if (auto wrong = judge_end(*accounts[w].ended, happened); !wrong.empty())
+    if (auto wrong = fault_of_end(*accounts[w].ended, happened); !wrong.empty())
       return name + ": " + wrong;
   }
   for (const auto& each : server.shards) {
     const auto now = read_shard(in, each);
     if (!now) continue;
     if (!now->counts.defined()) return each.node + " holds part of a push";
-    if (auto wrong = judge_shard(plan, now->counts, accounts); !wrong.empty())
+    if (auto wrong = fault_of_shard(plan, now->counts, accounts); !wrong.empty())
       return each.node + ": " + wrong;
   }
-  return is_intact(happened) ? judge_whole(in, server) : "";
+  return is_intact(happened) ? fault_of_whole(in, server) : "";
 }
 
 /// How runs with faults ended.
@@ -393,7 +393,7 @@ std::string run_once(world& in, const server_plan& plan, watchdog& guard, server
     ++count.broken;
     const auto happened = in.happened();
     if (std::ranges::count(happened, "driver", &fault::whom) > 0) return "";
-    return tests::judge_error(server.error(), happened);
+    return tests::fault_of_error(server.error(), happened);
   }
   const auto accounts = work_all(in, plan, *server, guard);
   in.end_plans();
@@ -402,7 +402,7 @@ std::string run_once(world& in, const server_plan& plan, watchdog& guard, server
     count.unsure += each.unsure.size();
   }
   if (!is_intact(in.happened())) ++count.broken;
-  return judge(in, plan, *server, accounts, guard);
+  return fault_of(in, plan, *server, accounts, guard);
 }
 
 std::string run_server(std::uint64_t seed, server_tally& count) {

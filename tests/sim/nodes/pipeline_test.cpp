@@ -214,7 +214,7 @@ std::string compare(const trained& got, const trained& expected) {
 
 /// Whether each process that nothing befell can still be asked by the trainer, and each that is
 /// lost is said to be, at once.
-std::string judge_company(world& in, const run_plan& plan, watchdog& guard) {
+std::string fault_of_company(world& in, const run_plan& plan, watchdog& guard) {
   std::set<std::string> struck;
   bool any_connection = false;  // may have broken for want of memory
   for (const auto& each : in.happened()) {
@@ -235,17 +235,17 @@ std::string judge_company(world& in, const run_plan& plan, watchdog& guard) {
 }
 
 /// What is wrong with a run's end.
-std::string judge(world& in, const run_plan& plan, const result<trained>& outcome,
-                  const trained& expected, watchdog& guard) {
-  if (auto wrong = in.judge_losses(); !wrong.empty()) return wrong;
+std::string fault_of(world& in, const run_plan& plan, const result<trained>& outcome,
+                     const trained& expected, watchdog& guard) {
+  if (auto wrong = in.fault_of_losses(); !wrong.empty()) return wrong;
   const auto happened = in.happened();
   if (outcome) {
     if (auto wrong = compare(*outcome, expected); !wrong.empty()) return wrong;
   } else if (std::ranges::count(happened, "trainer", &fault::whom) == 0) {
-    auto wrong = tests::judge_error(outcome.error(), happened);
+    auto wrong = tests::fault_of_error(outcome.error(), happened);
     if (!wrong.empty()) return wrong;
   }
-  return judge_company(in, plan, guard);
+  return fault_of_company(in, plan, guard);
 }
 
 /// How runs with faults ended.
@@ -264,8 +264,8 @@ std::string run(std::uint64_t seed, tally& count) {
     world in(names_of(plan), plan.network);
     spawn_hosts(in, plan);
     const auto outcome = drive(in, plan, guard);
-    if (!outcome) return "without a fault: " + outcome.error().text + " " + in.judge_losses();
-    if (auto wrong = judge(in, plan, outcome, expected, guard); !wrong.empty())
+    if (!outcome) return "without a fault: " + outcome.error().text + " " + in.fault_of_losses();
+    if (auto wrong = fault_of(in, plan, outcome, expected, guard); !wrong.empty())
       return "without a fault: " + wrong;
     sent = in.sent();
     guard.doing("ending without a fault");
@@ -279,7 +279,7 @@ std::string run(std::uint64_t seed, tally& count) {
   count.faults += in.happened().size();
   ++count.runs;
   if (!outcome) ++count.failed;
-  const auto wrong = judge(in, plan, outcome, expected, guard);
+  const auto wrong = fault_of(in, plan, outcome, expected, guard);
   guard.doing("ending after " + tests::to_text(in.happened()));
   return wrong.empty() ? "" : tests::to_text(in.happened()) + ": " + wrong;
 }

@@ -173,7 +173,7 @@ std::map<std::string, std::uint64_t> world::sent() {
   return all;
 }
 
-std::string world::judge_losses() {
+std::string world::fault_of_losses() {
   std::set<std::string> struck;
   for (const auto& each : happened()) {
     if (each.what == trouble::no_memory) return "";  // any connection may have broken for that
@@ -188,8 +188,8 @@ std::string world::judge_losses() {
   return "";
 }
 
-std::string judge_error(const error& why, const std::vector<fault>& happened,
-                        const std::set<errc>& may) {
+std::string fault_of_error(const error& why, const std::vector<fault>& happened,
+                           const std::set<errc>& may) {
   const auto what = std::string(describe(why.code)) + " (" + why.text + ")";
   bool names = false, no_memory = false;
   for (const auto& each : happened) {

@@ -127,16 +127,16 @@ class world {
   [[nodiscard]] std::vector<std::string> names() const;
 
   void plant(const std::vector<fault>& all);
-  /// Nothing more of it comes, so that its outcome can be judged.
+  /// Nothing more of it comes, so that its outcome can be checked.
   void end_plans();
-  /// What has come about of that, in order.
+  /// The faults that happened of those, in order.
   [[nodiscard]] std::vector<fault> happened();
 
   /// Frames that each has sent so far.
   [[nodiscard]] std::map<std::string, std::uint64_t> sent();
 
   /// Whether everybody is of one mind about the dead: empty, or what is wrong.
-  [[nodiscard]] std::string judge_losses();
+  [[nodiscard]] std::string fault_of_losses();
 
  private:
   void befall(const fault& what);
@@ -149,8 +149,8 @@ class world {
 
 /// What may be said of an end that some fault of these caused: empty, or what is wrong.
 /// `may`: codes beside those of a lost node.
-[[nodiscard]] std::string judge_error(const error& why, const std::vector<fault>& happened,
-                                      const std::set<errc>& may = {});
+[[nodiscard]] std::string fault_of_error(const error& why, const std::vector<fault>& happened,
+                                         const std::set<errc>& may = {});
 
 /// Ends the program with what was under way when that takes too long.
 class watchdog {

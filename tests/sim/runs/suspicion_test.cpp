@@ -87,7 +87,7 @@ TEST_CASE("a run whose stages still listen to one that was replaced is noticed")
     auto options = anything(random);
     options.returns = true;
     options.doubts[random() % events_of(options, seed) + 1] = some_place(options, random);
-    options.judges_senders = false;
+    options.ignores_departed = false;
     if (is_noticed(options, seed)) ++noticed;
   }
   CHECK(noticed > 5);

@@ -49,8 +49,8 @@ engine::tensor_batch gradients() {
   return out.take();
 }
 
-std::vector<engine::tensor_batch> pieces_of(const engine::tensor_batch& whole,
-                                            const piece_limits& most) {
+std::vector<engine::tensor_batch> batch_pieces_of(const engine::tensor_batch& whole,
+                                                  const piece_limits& most) {
   std::vector<engine::tensor_batch> all;
   for (batch_cutter cut(whole, directory(), most); all.empty() || !cut.done();)
     all.push_back(cut.next());
@@ -92,7 +92,7 @@ push_gradients push_of(const engine::tensor_batch& piece, std::uint32_t number, 
 TEST_CASE("a batch is the same to the bit, whatever pieces it travelled in") {
   const auto whole = gradients();
   const piece_limits most{GENERATE(1U, 400U, 3000U, 60'000U, 10U << 20), GENERATE(1U, 2U, 100U)};
-  const auto pieces = pieces_of(whole, most);
+  const auto pieces = batch_pieces_of(whole, most);
   if (most.bytes == 10U << 20 && most.tensors == 100) CHECK(pieces.size() == 1);
   CHECK(fits(whole, most) == (pieces.size() == 1 && most.tensors == 100));
   batch_assembly all(directory());
@@ -112,7 +112,7 @@ TEST_CASE("a batch is the same to the bit, whatever pieces it travelled in") {
 }
 
 TEST_CASE("a batch of nothing is one piece") {
-  const auto pieces = pieces_of({}, {.bytes = 1, .tensors = 1});
+  const auto pieces = batch_pieces_of({}, {.bytes = 1, .tensors = 1});
   REQUIRE(pieces.size() == 1);
   batch_assembly all(directory());
   REQUIRE(all.add(pieces[0]));
@@ -122,7 +122,7 @@ TEST_CASE("a batch of nothing is one piece") {
 TEST_CASE("runs that are missing, repeated or of another shape are refused by name") {
   engine::tensor_batch whole;
   whole.entries.push_back({2, {}, at::ones({200, 100})});
-  const auto pieces = pieces_of(whole, {.bytes = 20'000});
+  const auto pieces = batch_pieces_of(whole, {.bytes = 20'000});
   REQUIRE(pieces.size() == 4);
   batch_assembly all(directory());
   REQUIRE(all.add(pieces[0]));
@@ -187,7 +187,7 @@ TEST_CASE("a parameter that comes twice, or not to its end, is refused by name")
   engine::tensor_batch whole;
   whole.entries.push_back({2, {}, at::ones({200, 100})});
   batch_assembly all(directory());
-  const auto pieces = pieces_of(whole, {.bytes = 20'000});
+  const auto pieces = batch_pieces_of(whole, {.bytes = 20'000});
   for (std::size_t i = 0; i + 1 < pieces.size(); ++i) REQUIRE(all.add(pieces[i]));
   CHECK_THAT(all.take().error().text, ContainsSubstring("'matrix' ended after 15000 of 20000"));
   REQUIRE(all.add(pieces.back()));
@@ -199,7 +199,7 @@ TEST_CASE("a parameter that comes twice, or not to its end, is refused by name")
 }
 
 TEST_CASE("a part of a push in pieces is whole or refused, and what is wrong is told at its end") {
-  const auto pieces = pieces_of(gradients(), {.bytes = 30'000});
+  const auto pieces = batch_pieces_of(gradients(), {.bytes = 30'000});
   const auto count = static_cast<std::uint32_t>(pieces.size());
   REQUIRE(count > 4);
   incoming_parts parts;
@@ -236,7 +236,7 @@ TEST_CASE("a part of a push in pieces is whole or refused, and what is wrong is 
   SECTION("the beginning is missing") {
     CHECK_THAT(give(count - 1, count)->error().text, ContainsSubstring("where piece 0"));
   }
-  SECTION("it begins anew, or its worker goes") {
+  SECTION("it starts over, or its worker goes") {
     CHECK(!give(0, 3));
     CHECK(!give(0, 2));
     parts.forget({2});

@@ -215,7 +215,7 @@ TEST_CASE("a server that goes on from an update counts from there") {
   shard.admit(first);
   CHECK(shard.version() == param_version{40});
   REQUIRE(shard.push(push_of(first, 1, 40)));
-  CHECK_FALSE(shard.apply({{1}, update->pushes}));  // of a server that began anew
+  CHECK_FALSE(shard.apply({{1}, update->pushes}));  // of a server that started over
   REQUIRE(shard.apply(*update));
   CHECK(only<settle_push>(shard.updated({})) != nullptr);
   CHECK(shard.version() == param_version{41});

@@ -1,4 +1,4 @@
-// What a stage's versions are stored with, and who hears when they cannot be.
+// What a stage's versions are stored with, and who is told when they cannot be stored.
 
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -31,10 +31,6 @@ using namespace troupe;
 namespace {
 
 constexpr std::size_t stage_count = 2;
-
-engine::model layers() {
-  return tests::two_linear_layers(3, 8, 4);
-}
 
 /// Takes a tenth of a second for each store, and keeps nothing.
 actors::keeper_actor::behavior_type slow_keeper() {
@@ -91,7 +87,8 @@ struct kept_stages {
                : how == keeping::ended    ? system.spawn(ended_keeper)
                : how == keeping::refusing ? system.spawn(refusing_keeper)
                                           : actors::spawn_keeper(system)) {
-    auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
+    auto spawned = actors::local_stages::spawn(system, tests::two_linear_layers(3, 8, 4), {1}, {},
+                                               optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<caf::strong_actor_ptr>> keepers;

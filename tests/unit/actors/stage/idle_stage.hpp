@@ -73,20 +73,23 @@ struct received {
   inbox<actors::replace_feeder> feeders;
 };
 
+/// Keeps a message, and acknowledges it.
+template <class T>
+auto keeps(std::shared_ptr<received> got, inbox<T> received::*where) {
+  return [got = std::move(got), where](const T& what) {
+    ((*got).*where).put(what);
+    return actors::acknowledged{};
+  };
+}
+
 /// A last stage that uses nothing of what it gets.
 inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
                                                      std::shared_ptr<received> got) {
   return {
       [](const actors::ask_sum_offer&) { return actors::sum_offered{}; },
       [](const actors::invite_replicas&) { return actors::replicas_invited{}; },
-      [got](const actors::connect_stage& to) {
-        got->connections.put(to);
-        return actors::acknowledged{};
-      },
-      [got](const actors::announce_plan& told) {
-        got->plans.put(told);
-        return actors::acknowledged{};
-      },
+      keeps(got, &received::connections),
+      keeps(got, &received::plans),
       [self, got](const actors::run_stage& order) -> caf::result<actors::stage_done> {
         got->runs.put(order);
         if (order.number == got->throws_at)
@@ -130,10 +133,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::adopt_version&) { return actors::acknowledged{}; },
       [](const actors::write_slice&) { return actors::slice_written{}; },
       [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
-      [got](const actors::replace_feeder& what) {
-        got->feeders.put(what);
-        return actors::acknowledged{};
-      },
+      keeps(got, &received::feeders),
       [](const actors::resume_edges&) { return actors::acknowledged{}; },
       [](const actors::state_shown&) {},
       [](const actors::buffers_copied&) {},

@@ -37,11 +37,7 @@ std::string wrong(const std::string& text) {
   return error.starts_with(file) ? "run.toml" + error.substr(file.size()) : error;
 }
 
-}  // namespace
-
-TEST_CASE("every key of [cluster] and [[node]] reaches its member") {
-  const folder here;
-  const auto c = config_of({"--config", here.write("run.toml", R"(
+const char* const every_key = R"(
 [pipeline]
 stages = 3
 [cluster]
@@ -71,7 +67,13 @@ replicas = [0]
 name = "beta"
 host = "beta"
 network = "fd00::/64"
-)")});
+)";
+
+}  // namespace
+
+TEST_CASE("every key of [cluster] and [[node]] reaches its member") {
+  const folder here;
+  const auto c = config_of({"--config", here.write("run.toml", every_key)});
   CHECK(c.cluster.launch == launch_way::ssh);
   CHECK(c.cluster.program == "trainer");
   CHECK(c.cluster.network == "10.0.0.0/8");
@@ -230,8 +232,20 @@ TEST_CASE("as many threads as take turns are accepted, and more where the cores 
               .starts_with(flag + ": 4096 threads of one process are too many for "));
 }
 
+namespace {
+
+/// What each text of a file is refused with.
+void check_refused(const std::vector<std::pair<std::string, std::string>>& cases) {
+  for (const auto& [text, expected] : cases) {
+    INFO(text);
+    CHECK_THAT(wrong(text), ContainsSubstring(expected));
+  }
+}
+
+}  // namespace
+
 TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, key and remedy") {
-  const std::vector<std::pair<std::string, std::string>> cases{
+  check_refused({
       {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2:10: cluster.launch: unknown value \"rsh\""},
       {"[cluster]\nlaunch = 3\n",
        "run.toml:2:10: cluster.launch: expected a text, got the integer 3"},
@@ -255,6 +269,11 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
       {"[[node]]\n", "run.toml:1:1: [[node]]: table 1 of them is empty"},
       {"[[nodes]]\nname = \"alpha\"\n",
        "run.toml:1:3: [nodes]: unknown table; did you mean [node]?"},
+  });
+}
+
+TEST_CASE("a wrong key or value of [[node]] is refused with line, key and remedy") {
+  check_refused({
       {two_nodes + "nam = \"x\"\n", "run.toml:9:1: node.nam: unknown key; did you mean name?"},
       {two_nodes + "cores = \"two\"\n", "run.toml:9:9: node.cores: expected an integer"},
       {two_nodes + "stages = [\"0\"]\n", "run.toml:9:11: node.stages: expected a list of integers"},
@@ -272,8 +291,7 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "run.toml:3:11: node.program: /nowhere is no program that may be executed on this machine"},
       {two_nodes + "cores = 2\nthreads = 65\n",
        "run.toml:10:11: node.threads: 65 threads of one process are too many for 2 cores, where "
-       "more "
-       "than 32 for each only take turns; allowed there: up to 64"},
+       "more than 32 for each only take turns; allowed there: up to 64"},
       {two_nodes + "cores = 2\n[pipeline]\nthreads_per_stage = 65\n",
        "run.toml:11:21: pipeline.threads_per_stage: 65 threads of one process are too many for 2"},
       {two_nodes + "stages = [1, 2]\naddress = \"10.0.0.2:4000\"\n[pipeline]\nstages = 3\n",
@@ -283,6 +301,11 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "run.toml:9:11: node.network: \"here\" is not a network"},
       {two_nodes + "address = \"10.0.0.2\"\nnetwork = \"10.0.0.0/8\"\n",
        "run.toml:10:11: node.network: says where its processes listen, and so does address"},
+  });
+}
+
+TEST_CASE("a wrong name, address or folder of a node is refused with line, key and remedy") {
+  check_refused({
       {two_nodes + "[[node]]\nname = \"alpha\"\nhost = \"x\"\n",
        "run.toml:10:8: node.name: two nodes are named \"alpha\""},
       {two_nodes + "[[node]]\nname = \"a b\"\nhost = \"x\"\n",
@@ -319,11 +342,7 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "run.toml:10:13: link.transport: shared memory does not reach other hosts"},
       {two_nodes + "[pipeline]\nstages_in = \"threads\"\n",
        "run.toml:10:13: pipeline.stages_in: stages in threads live in the trainer's process"},
-  };
-  for (const auto& [text, expected] : cases) {
-    INFO(text);
-    CHECK_THAT(wrong(text), ContainsSubstring(expected));
-  }
+  });
 }
 
 TEST_CASE("a launch of our own needs no secret file where others reach it, one of others does") {

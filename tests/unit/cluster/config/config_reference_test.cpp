@@ -47,7 +47,7 @@ TEST_CASE("docs/config.md lists every key that the programs take") {
       config_reference({apps::resnet_application().info, apps::transformer_application().info,
                         with_server(apps::parameter_server_application().info)});
   if (std::getenv("TROUPE_WRITE_REFERENCE") != nullptr) std::ofstream(page) << generated;
-  INFO("docs/config.md is not what the option tables say; write it anew: ./dev reference");
+  INFO("docs/config.md is not what the option tables say; rewrite it: ./dev reference");
   const bool is_same = content_of(page) == generated;
   CHECK(is_same);
 }

@@ -49,7 +49,7 @@ std::string without_newline(std::string line) {
   return line;
 }
 
-/// Both ends of a stream that have agreed upon their keys.
+/// Both ends of a stream that have agreed on their keys.
 struct agreed_stream {
   stream_seal launcher;
   stream_seal agent;

@@ -56,7 +56,7 @@ TEST_CASE("without a version of some stage the newest own checkpoint that can be
   CHECK(run.was_read(true) == effect(core::go_on{core::source::checkpoint, 8}));
 }
 
-TEST_CASE("without a checkpoint the run goes back to its beginning, or begins anew if it may") {
+TEST_CASE("without a checkpoint the run goes back to its beginning, or starts over if it may") {
   for (const auto& own : {steps{}, steps{8, 4}}) {
     for (const bool may_begin_anew : {false, true}) {
       auto run = without_versions(may_begin_anew);

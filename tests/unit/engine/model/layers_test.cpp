@@ -210,8 +210,8 @@ TEST_CASE("every network has torchvision's sizes") {
   struct known {
     const char* name;
     std::size_t layers;
-    std::int64_t parameters;    // torchvision's num_params
-    double giga_multiply_adds;  // torchvision's _ops
+    std::int64_t parameters;  // torchvision's num_params
+    double giga_macs;         // torchvision's _ops
   };
   const std::vector<known> expected = {{"resnet18", 14, 11'689'512, 1.814},
                                        {"resnet34", 22, 21'797'672, 3.664},
@@ -231,7 +231,7 @@ TEST_CASE("every network has torchvision's sizes") {
     double total = 0;
     for (const auto& each : layers) total += each->macs(sample);
     CHECK(sample == shape{1000});
-    CHECK_THAT(total / 1e9, WithinRel(expected[i].giga_multiply_adds, 1e-3));
+    CHECK_THAT(total / 1e9, WithinRel(expected[i].giga_macs, 1e-3));
   }
 }
 

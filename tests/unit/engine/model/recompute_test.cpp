@@ -16,6 +16,7 @@
 #include "engine/model/recompute.hpp"
 #include "engine/verify/reference.hpp"
 #include "engine/verify/verification.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/refusal.hpp"
 #include "tests/small_residual_network.hpp"
 
@@ -32,9 +33,9 @@ model small_resnet() {
 }
 
 model small_decoder() {
-  return apps::build_gpt(256, recompute_seed,
-                         {.layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3})
-      .value();
+  const apps::gpt_options shape{
+      .layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3};
+  return make_whole(apps::gpt_blueprint(256, shape).value(), recompute_seed).value();
 }
 
 std::vector<batch> images() {
@@ -90,8 +91,8 @@ TEST_CASE("Recomputed layers of a residual network give the same bits and statis
   at::set_num_threads(1);
   const auto type = GENERATE(precision::fp32, precision::bf16);
   const auto microbatches = images();
-  const auto plain = run_in_one_piece(small_resnet(), {.precision = type, .seed = recompute_seed},
-                                      1, microbatches);
+  const auto plain = tests::run_in_one_piece(
+      small_resnet(), {.precision = type, .seed = recompute_seed}, 1, microbatches);
   const std::vector<std::vector<std::string>> choices{{},
                                                       {"layer2"},
                                                       {"relu"},
@@ -105,25 +106,26 @@ TEST_CASE("Recomputed layers of a decoder drop the same numbers again") {
   at::set_num_threads(1);
   const auto type = GENERATE(precision::fp32, precision::bf16);
   const auto microbatches = texts();
-  const auto plain = run_in_one_piece(small_decoder(), {.precision = type, .seed = recompute_seed},
-                                      1, microbatches);
+  const auto plain = tests::run_in_one_piece(
+      small_decoder(), {.precision = type, .seed = recompute_seed}, 1, microbatches);
   const std::vector<std::vector<std::string>> choices{
       {}, {"h0"}, {"embed", "h0", "h1"}, {"h1.mlp"}};
   for (const auto& names : choices)
     check_same(run_recomputing(small_decoder(), names, microbatches, type), plain);
 }
 
-TEST_CASE("Dropout draws anew in each update and micro-batch, and the same in each run of it") {
+TEST_CASE(
+    "Dropout draws other numbers in each step and micro-batch, and the same in each run of it") {
   at::set_num_threads(1);
   const auto layers = small_decoder();
   const auto one = texts();
   const std::vector<batch> twice{one[0], one[0]};
   const stage_options how{.seed = recompute_seed};
-  const auto first = run_in_one_piece(layers, how, 1, one);
-  CHECK(run_in_one_piece(layers, how, 1, one).loss == first.loss);
-  CHECK(run_in_one_piece(layers, how, 2, one).loss != first.loss);
-  const auto both = run_in_one_piece(layers, how, 1, twice);
-  CHECK(both.loss != run_in_one_piece(layers, how, 1, {one[0]}).loss);
+  const auto first = tests::run_in_one_piece(layers, how, 1, one);
+  CHECK(tests::run_in_one_piece(layers, how, 1, one).loss == first.loss);
+  CHECK(tests::run_in_one_piece(layers, how, 2, one).loss != first.loss);
+  const auto both = tests::run_in_one_piece(layers, how, 1, twice);
+  CHECK(both.loss != tests::run_in_one_piece(layers, how, 1, {one[0]}).loss);
 }
 
 TEST_CASE("A name that is no layer cannot be recomputed") {

@@ -210,7 +210,7 @@ TEST_CASE("chunks that wait for each other across stages are found") {
 
 TEST_CASE("every plan that differs by one action is refused, or does the same work") {
   std::size_t refused = 0, harmless = 0;
-  const auto judge = [&](const plan& mutant, bool training) {
+  const auto check_mutant = [&](const plan& mutant, bool training) {
     const bool accepted =
         check(mutant, training ? step_kind::training : step_kind::evaluation).has_value();
     const bool holds = oracle(mutant, training).holds();
@@ -221,8 +221,10 @@ TEST_CASE("every plan that differs by one action is refused, or does the same wo
   for (std::uint32_t p = 1; p <= 8; ++p)
     for (std::uint32_t m = 1; m <= 8; ++m) {
       for (const auto& schedule : all_schedules())
-        each_mutation(make(schedule, p, m), [&](const plan& mutant) { judge(mutant, true); });
-      each_mutation(forward_through(p, m), [&](const plan& mutant) { judge(mutant, false); });
+        each_mutation(make(schedule, p, m),
+                      [&](const plan& mutant) { check_mutant(mutant, true); });
+      each_mutation(forward_through(p, m),
+                    [&](const plan& mutant) { check_mutant(mutant, false); });
     }
   CHECK(refused > 1000000);
   CHECK(harmless > 1000);  // gpipe with F4 and B0 swapped on the last stage, for one

@@ -211,7 +211,7 @@ TEST_CASE("an agent that is told of life, or that its launcher is stopped, goes 
         agent_core::effects{agent_core::resume_all{}});
 }
 
-TEST_CASE("an agent that stood still itself listens before it judges") {
+TEST_CASE("an agent that stood still itself listens before it decides") {
   auto agent = begun_agent();
   CHECK(find<agent_core::end_all>(agent.tick(begin_of_time + 1h)) == nullptr);
 }

@@ -14,7 +14,7 @@ TEST_CASE("a server goes on without some workers, and not without a shard or all
   CHECK(of.is_fatal({0, 3}));
 }
 
-TEST_CASE("attempts that do no new step are bounded, and a new step has them counted anew") {
+TEST_CASE("attempts that do no new step are bounded, and a new step resets their count") {
   server_attempts of(1, 1);
   CHECK(of.next(0));
   CHECK(of.next(5));  // the first of them behind step 5

@@ -321,7 +321,7 @@ TEST_CASE("loans of what is not lent, or lies elsewhere, are refused") {
 
 TEST_CASE("loans that are not as many as came, or without a memory, are refused") {
   two_lent of;
-  SECTION("of a memory that is not at hand") of.in.borrow_no_more();
+  SECTION("of memory that is not open here") of.in.borrow_no_more();
   SECTION("more than came") of.out->prefix.loans += 1;
   SECTION("as many as can be, of which none came") {
     of.out->prefix.loans = std::numeric_limits<std::uint16_t>::max();

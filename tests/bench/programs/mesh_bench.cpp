@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "actors/system.hpp"
-#include "tests/bench/figures.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/bench/programs/figures.hpp"
+#include "tests/bench/programs/ucx_node.hpp"
 #include "tests/flags.hpp"
 
 namespace {

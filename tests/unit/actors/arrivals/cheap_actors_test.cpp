@@ -27,7 +27,7 @@ namespace {
 using namespace troupe;
 using namespace std::chrono_literals;
 
-constexpr auto patience = 10s;
+constexpr auto longest_wait = 10s;
 const std::string link_thread = "troupe-link";
 
 std::string thread_name() {
@@ -53,8 +53,8 @@ class notebook {
   std::vector<std::string> lines_;
 };
 
-struct member {
-  member(const std::string& name, const actors::message_registry& types) : system(config) {
+struct shm_node {
+  shm_node(const std::string& name, const actors::message_registry& types) : system(config) {
     auto started =
         actors::node::start(system, types, {.name = name}, [](messages::link_events events) {
           return messages::make_link({.transport = messages::link_transport::shm},
@@ -71,7 +71,7 @@ struct member {
 
 struct two_nodes {
   two_nodes() : near("near", types), far("far", types) {
-    REQUIRE(near.node->join(far.node->address(), patience) == "far");
+    REQUIRE(near.node->join(far.node->address(), longest_wait) == "far");
   }
   ~two_nodes() {
     for (const auto& each : spawned) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
@@ -86,7 +86,7 @@ struct two_nodes {
   /// The near node's handle to it.
   caf::actor at_near(const caf::actor& actor, const std::string& name = "actor") {
     far.node->publish(name, caf::actor_cast<caf::strong_actor_ptr>(actor));
-    const auto found = near.node->find("far", name, patience);
+    const auto found = near.node->find("far", name, longest_wait);
     REQUIRE(found);
     return caf::actor_cast<caf::actor>(*found);
   }
@@ -94,15 +94,15 @@ struct two_nodes {
   int ask(const caf::actor& whom, int what) {
     int answer = -1;
     caf::scoped_actor self(near.system);
-    self->request(whom, patience, what)
+    self->request(whom, longest_wait, what)
         .receive([&](int got) { answer = got; },
                  [](const caf::error& why) { FAIL(caf::to_string(why)); });
     return answer;
   }
 
   actors::message_registry types;
-  member near;
-  member far;
+  shm_node near;
+  shm_node far;
   notebook notes;
   std::vector<caf::actor> spawned;
 };
@@ -112,7 +112,7 @@ struct two_nodes {
 void declare(const caf::actor& actor) {
   auto& mailbox =
       static_cast<caf::scheduled_actor*>(caf::actor_cast<caf::abstract_actor*>(actor))->mailbox();
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + longest_wait;
   while (!mailbox.blocked()) {
     REQUIRE(std::chrono::steady_clock::now() < until);
     std::this_thread::yield();
@@ -156,7 +156,7 @@ TEST_CASE("The link's thread runs a cheap actor for what it brings, and the sche
   declare(costly);
   CHECK(both.ask(there, 5) == 10);
   caf::scoped_actor neighbour(both.far.system);
-  neighbour->request(costly, patience, 6)
+  neighbour->request(costly, longest_wait, 6)
       .receive([](int got) { CHECK(got == 12); }, [](const caf::error&) { FAIL(); });
   const auto lines = both.notes.lines();
   REQUIRE(lines.size() == 3);
@@ -209,7 +209,7 @@ TEST_CASE("A cheap actor gets what one sender says in its order, and one message
     caf::anon_send(there, i);
     caf::anon_send(collector, count + i);  // by the scheduler
   }
-  REQUIRE(all.get_future().wait_for(patience) == std::future_status::ready);
+  REQUIRE(all.get_future().wait_for(longest_wait) == std::future_status::ready);
   int from_there = 0;
   int from_here = count;
   for (const int each : got) CHECK(each == (each < count ? from_there++ : from_here++));
@@ -248,7 +248,7 @@ TEST_CASE("Who holds the link's thread is known to others while it does") {
                      caf::make_message_id(), caf::make_message(1)))
       here.run_ready();
   });
-  REQUIRE(entered.get_future().wait_for(patience) == std::future_status::ready);
+  REQUIRE(entered.get_future().wait_for(longest_wait) == std::future_status::ready);
   const auto found = here.held(actors::arrivals::clock::now() + 1s);
   REQUIRE(found);
   CHECK(found->actor == holder.id());
@@ -268,12 +268,13 @@ TEST_CASE("A cheap actor that has ended is cheap no longer, and requests to it f
   std::promise<void> ended;
   actor->attach_functor([&] { ended.set_value(); });
   caf::anon_send_exit(there, caf::exit_reason::user_shutdown);  // it ends in the link's thread
-  REQUIRE(ended.get_future().wait_for(patience) == std::future_status::ready);
+  REQUIRE(ended.get_future().wait_for(longest_wait) == std::future_status::ready);
   caf::scoped_actor self(both.near.system);
   bool failed = false;
-  self->request(there, patience, 1).receive([](int) {}, [&](const caf::error&) { failed = true; });
+  self->request(there, longest_wait, 1)
+      .receive([](int) {}, [&](const caf::error&) { failed = true; });
   CHECK(failed);
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + longest_wait;
   while (cheap(actor) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   CHECK_FALSE(cheap(actor));
 }
@@ -291,6 +292,6 @@ TEST_CASE(
     CHECK(here.deliver(caf::actor_cast<caf::strong_actor_ptr>(last), nullptr,
                        caf::make_message_id(), caf::make_message(1)));
   }  // a node that ends before the turn of its cheap actors
-  CHECK(told.get_future().wait_for(patience) == std::future_status::ready);
+  CHECK(told.get_future().wait_for(longest_wait) == std::future_status::ready);
   caf::anon_send_exit(last, caf::exit_reason::user_shutdown);
 }

@@ -13,6 +13,7 @@
 #include "engine/model/model.hpp"
 #include "engine/verify/sliced_step.hpp"
 #include "engine/verify/verification.hpp"
+#include "tests/parity/one_piece.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
@@ -72,7 +73,7 @@ TEST_CASE("A residual network's step is the same to the bit, slice by slice") {
     microbatches.push_back({at::randn({n, 3, 32, 32}), at::randint(0, 10, {n}, at::kLong)});
   auto layers = make_whole(of, sliced_seed).value();
   to_memory_format(layers, how.channels_last);
-  const auto whole = run_in_one_piece(layers, how, 1, microbatches, scale);
+  const auto whole = tests::run_in_one_piece(layers, how, 1, microbatches, scale);
   const std::size_t n = layers.size();
   for (const auto& ranges :
        {std::vector<layer_range>{{0, n}}, std::vector<layer_range>{{0, 2}, {2, 3}, {3, 7}, {7, n}}})
@@ -90,7 +91,7 @@ TEST_CASE("A decoder's step is the same to the bit, slice by slice, with a weigh
         {at::randint(0, 256, {n, 24}, at::kLong), at::randint(0, 256, {n, 24}, at::kLong)});
   const stage_options how{.seed = sliced_seed};
   const auto layers = make_whole(of, sliced_seed).value();
-  const auto whole = run_in_one_piece(layers, how, 1, microbatches);
+  const auto whole = tests::run_in_one_piece(layers, how, 1, microbatches);
   const std::size_t n = layers.size();
   const auto tied = ties(layers);
   REQUIRE(tied.size() == 1);

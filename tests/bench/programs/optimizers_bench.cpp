@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "optimizers/algorithms.hpp"
-#include "tests/bench/figures.hpp"
+#include "tests/bench/programs/figures.hpp"
 #include "tests/flags.hpp"
 
 namespace {

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "messages/link/link_options.hpp"
-#include "tests/bench/figures.hpp"
-#include "tests/bench/raw_sealed.hpp"
-#include "tests/bench/raw_ucx.hpp"
+#include "tests/bench/programs/figures.hpp"
+#include "tests/bench/programs/raw_sealed.hpp"
+#include "tests/bench/programs/raw_ucx.hpp"
 #include "tests/flags.hpp"
 
 namespace {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "engine/schedule/generators.hpp"
-#include "tests/bench/pace.hpp"
+#include "tests/bench/programs/pace.hpp"
 #include "tests/sim/stage_cluster.hpp"
 
 namespace {

@@ -28,7 +28,7 @@
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "tests/bench/pace.hpp"
+#include "tests/bench/programs/pace.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "tests/bench/raw_ucx.hpp"
+#include "tests/bench/programs/raw_ucx.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "messages/link/door/address.hpp"
-#include "tests/bench/figures.hpp"
+#include "tests/bench/programs/figures.hpp"
 
 namespace troupe::bench {
 namespace {

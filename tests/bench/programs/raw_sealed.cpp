@@ -1,4 +1,4 @@
-#include "tests/bench/raw_sealed.hpp"
+#include "tests/bench/programs/raw_sealed.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/bench/figures.hpp"
+#include "tests/bench/programs/figures.hpp"
 
 namespace troupe::bench {
 namespace {

@@ -33,8 +33,8 @@
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
 #include "actors/wire/lendable.hpp"
-#include "tests/bench/figures.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/bench/programs/figures.hpp"
+#include "tests/bench/programs/ucx_node.hpp"
 #include "tests/flags.hpp"
 
 namespace {

@@ -25,7 +25,7 @@
 #include "engine/kernels/weight_gradient.hpp"
 #include "engine/operators/convolution.hpp"
 #include "engine/operators/weight_copies.hpp"
-#include "tests/bench/figures.hpp"
+#include "tests/bench/programs/figures.hpp"
 #include "tests/flags.hpp"
 
 namespace {

@@ -153,7 +153,7 @@ TEST_CASE("Copies of a weight change no bit of a linear map") {
   CHECK((copies->bytes() > 0) == (by == precision::bf16));
 }
 
-TEST_CASE("A copy is made once as long as its weight stays, and anew after any change of it") {
+TEST_CASE("A copy is made once as long as its weight stays, and again after any change of it") {
   auto weight = at::randn({4, 4}).requires_grad_();
   weight_copies copies;
   int made = 0;

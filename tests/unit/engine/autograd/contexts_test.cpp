@@ -22,7 +22,7 @@ using namespace troupe;
 using engine::stage_module;
 using engine::step_kind;
 
-constexpr engine::step_key step{{1}, {1}};
+constexpr engine::step_key first_step{{1}, {1}};
 
 struct variant {
   bool bf16 = false;
@@ -50,33 +50,34 @@ TEST_CASE("contexts hold bytes from forward to backward, and none after it") {
   const auto labels = at::randint(0, 10, {2}, at::kLong);
   std::uint64_t after_one = 0;
   for (std::uint32_t i = 0; i < 2; ++i) {
-    const auto middle = front.forward(step, step_kind::training, {i}, images, {}, 4).activation;
-    back.forward(step, step_kind::training, {i}, middle, labels, 4);
-    if (i == 0) after_one = front.contexts().bytes(step);
+    const auto middle =
+        front.forward(first_step, step_kind::training, {i}, images, {}, 4).activation;
+    back.forward(first_step, step_kind::training, {i}, middle, labels, 4);
+    if (i == 0) after_one = front.contexts().bytes(first_step);
   }
   // What the first convolution keeps is not all: the block outputs alone are more.
   CHECK(after_one > static_cast<std::uint64_t>(images.numel()) * 4);
-  CHECK(front.contexts().bytes(step) == 2 * after_one);
+  CHECK(front.contexts().bytes(first_step) == 2 * after_one);
   CHECK(front.contexts().bytes({{1}, {2}}) == 0);
-  const auto back_full = back.contexts().bytes(step);
+  const auto back_full = back.contexts().bytes(first_step);
 
   // The input gradient frees what the weights' gradients do not need.
-  auto gradient = back.backward_input(step, {0}, {});
-  const auto after_input = back.contexts().bytes(step);
+  auto gradient = back.backward_input(first_step, {0}, {});
+  const auto after_input = back.contexts().bytes(first_step);
   CHECK(after_input < back_full);
   CHECK(after_input > back_full / 2);
-  back.backward_weights(step, {0});
-  CHECK(back.contexts().bytes(step) == back_full / 2);
-  front.backward_input(step, {0}, gradient);
-  front.backward_weights(step, {0});
-  CHECK(front.contexts().bytes(step) == after_one);
+  back.backward_weights(first_step, {0});
+  CHECK(back.contexts().bytes(first_step) == back_full / 2);
+  front.backward_input(first_step, {0}, gradient);
+  front.backward_weights(first_step, {0});
+  CHECK(front.contexts().bytes(first_step) == after_one);
 
-  gradient = back.backward_input(step, {1}, {});
-  back.backward_weights(step, {1});
-  front.backward_input(step, {1}, gradient);
-  front.backward_weights(step, {1});
-  CHECK(back.contexts().bytes(step) == 0);
-  CHECK(front.contexts().bytes(step) == 0);
+  gradient = back.backward_input(first_step, {1}, {});
+  back.backward_weights(first_step, {1});
+  front.backward_input(first_step, {1}, gradient);
+  front.backward_weights(first_step, {1});
+  CHECK(back.contexts().bytes(first_step) == 0);
+  CHECK(front.contexts().bytes(first_step) == 0);
   // More than both forwards left: gradients that W needs come before its activations go.
   const auto peak = front.take_peak_context_bytes();
   CHECK(peak >= 2 * after_one);
@@ -104,9 +105,9 @@ TEST_CASE("what outlives its micro-batch's backward is held until it is freed, a
 
 TEST_CASE("an evaluation keeps nothing") {
   auto whole = slice(0, 14, {});
-  whole.forward(step, step_kind::evaluation, {0}, at::randn({2, 3, 64, 64}),
+  whole.forward(first_step, step_kind::evaluation, {0}, at::randn({2, 3, 64, 64}),
                 at::randint(0, 10, {2}, at::kLong), 2);
-  CHECK(whole.contexts().bytes(step) == 0);
+  CHECK(whole.contexts().bytes(first_step) == 0);
   CHECK(whole.take_peak_context_bytes() == 0);
 }
 

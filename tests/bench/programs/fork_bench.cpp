@@ -12,7 +12,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/futures/fork.hpp"
 #include "actors/futures/pool.hpp"
-#include "tests/bench/figures.hpp"
+#include "tests/bench/programs/figures.hpp"
 #include "tests/flags.hpp"
 
 namespace {

@@ -35,8 +35,8 @@
 #include "actors/wire/lendable.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "tests/bench/figures.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/bench/programs/figures.hpp"
+#include "tests/bench/programs/ucx_node.hpp"
 #include "tests/flags.hpp"
 
 namespace troupe::bench {

@@ -7,7 +7,7 @@
 
 #include "messages/descriptor.hpp"
 #include "messages/link/seal/records.hpp"
-#include "tests/bench/raw_ucx.hpp"
+#include "tests/bench/programs/raw_ucx.hpp"
 
 namespace troupe::bench {
 

@@ -173,7 +173,7 @@ TEST_CASE("Layers are drawn in any order, and again, with the same bits") {
     CHECK(error_of(weights.make(wrong)).code == errc::bad_config);
 }
 
-TEST_CASE("A described model has shapes, ties and multiply-adds, and no memory") {
+TEST_CASE("A described model has shapes, ties and multiply-accumulates, and no memory") {
   for (const auto& of : {apps::resnet_blueprint("resnet50", 10).value(), decoder(true)}) {
     const auto whole = made_at_once(of);
     const live_bytes live;
