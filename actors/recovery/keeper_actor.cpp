@@ -14,6 +14,7 @@
 #include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/mirror.hpp"
+#include "actors/messages/notes.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/recovery/repeated_update.hpp"
@@ -101,6 +102,10 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
       },
       [self](const fetch_version& what) {
         return answering(keeper_name, [&] { return on_fetch(self, what); });
+      },
+      [self](const forget_kept&) {
+        self->state.kept->stages.clear();
+        return acknowledged{};
       },
   };
 }
