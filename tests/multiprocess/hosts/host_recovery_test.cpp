@@ -111,6 +111,16 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
   return outcome;
 }
 
+/// "replace": what one of the two hosts sends the other arrives nowhere from now on; "del": it does
+/// again.
+void set_ways(const test_hosts& hosts, const std::string& what) {
+  for (const auto from : {std::size_t{0}, std::size_t{1}}) {
+    words line{"ip", "neigh", what, hosts.at(1 - from).address(), "dev", "eth0"};
+    if (what == "replace") line = with(line, {"lladdr", "02:00:00:00:00:99"});
+    CHECK(hosts.at(from).run(line).code == 0);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("A stage that an agent has started is replaced on its node", "[untimed]") {
@@ -316,11 +326,6 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
   const auto calm = weights_without_loss();
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          run_of(hosts / "stormy.safetensors"));
-  const auto set_way = [&](std::size_t from, std::size_t to, const char* what) {
-    std::vector<std::string> words{"ip", "neigh", what, hosts.at(to).address(), "dev", "eth0"};
-    if (what == std::string("replace")) words.insert(words.end(), {"lladdr", "02:00:00:00:00:99"});
-    CHECK(hosts.at(from).run(words).code == 0);
-  };
   bool cut = false, healed = false;
   const auto on_line = [&](pid_t, std::string_view line) {
     const bool now = !cut && line.find("step 4/10") != std::string_view::npos;
@@ -328,8 +333,7 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
     cut = cut || now;
     healed = healed || then;
     if (!now && !then) return;
-    set_way(0, 1, now ? "replace" : "del");
-    set_way(1, 0, now ? "replace" : "del");
+    set_ways(hosts, now ? "replace" : "del");
   };
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, on_line);
@@ -338,4 +342,17 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("has lost sight of"));
   CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
+}
+
+TEST_CASE("Two hosts that lose sight of each other end a run that does not recover") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         run_of(hosts / "stormy.safetensors"));
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--on-fault", "stop"},
+                       at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-"));
+  CHECK(programs_left(hosts, 5s) == "");
 }
