@@ -1,8 +1,8 @@
 #include "cluster/training/pipeline/last_trainer.hpp"
 
+#include <algorithm>
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/notes.hpp"
+#include "cluster/recovery/left_versions_core.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -64,17 +65,13 @@ result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts) {
           .request<actors::notes_kept>(host, actors::list_notes{}, actors::usual_deadlines.join)
           .get();
   if (!kept) return std::nullopt;  // it is lost, which was said
-  std::map<std::uint64_t, actors::note_step> notes;
-  std::vector<std::uint64_t> steps;
-  for (const auto& each : kept->notes)
-    if (each.step > parts.run.steps_before && each.slices == words_of_slices(parts.run)) {
-      notes[each.step] = each;
-      steps.push_back(each.step);
-    }
-  auto found = parts.recovery->left_by_last_trainer(steps);
+  std::vector<left_note> notes;
+  for (const auto& each : kept->notes) notes.push_back({each.step, each.slices});
+  auto found = parts.recovery->left_by_last_trainer(notes, words_of_slices(parts.run),
+                                                    parts.run.steps_before);
   if (!found) return tl::unexpected(found.error());
   if (!*found) return begin_elsewhere(parts, host);
-  const auto& note = notes.at((*found)->at.step);
+  const auto& note = *std::ranges::find(kept->notes, (*found)->at.step, &actors::note_step::step);
   start_point from{.steps_before = note.step,
                    .scaler = parts.run.scaler,
                    .versions = std::move((*found)->versions)};
