@@ -91,13 +91,14 @@ pid_t trainer_of(const test_hosts& hosts) {
 }
 
 /// A run over two agents of this machine, of which `kill_one` kills something in the middle, to the
-/// bits of a calm run.
-program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&)>& kill_one) {
+/// bits of a calm run. `more`: for its [cluster].
+program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&)>& kill_one,
+                              const std::string& more = "") {
   const scratch_folder folder;
   const auto calm = weights_without_loss();
-  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
-                                                          node_table("beta", "") +
-                                                          run_of(folder / "stormy.safetensors"));
+  const auto file = write_config(
+      folder / "run.toml", local_cluster + more + node_table("alpha", "") + node_table("beta", "") +
+                               run_of(folder / "stormy.safetensors"));
   bool killed = false;
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
                                  in_the_middle(killed, [&](pid_t trainer) {
@@ -169,6 +170,20 @@ TEST_CASE("The stages of an agent that a signal asks to end go on together on an
   CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-") &&
                               ContainsSubstring(" are replayed from step ") &&
                               ContainsSubstring(" computed 0 actions again"));
+  CHECK(children_of(getpid()).empty());
+}
+
+TEST_CASE("An agent that is stopped, and does not end a lost stage, is done without", "[untimed]") {
+  const auto outcome = run_on_agents(
+      [](const std::vector<pid_t>& agents) {
+        const auto stages = children_of(agents.front());
+        REQUIRE(stages.size() == 2);
+        kill(agents.front(), SIGSTOP);
+        kill(stages.front(), SIGKILL);
+      },
+      "silence = 2\n");
+  CHECK_THAT(outcome.err,
+             ContainsSubstring(".2 takes the place of stage-") && ContainsSubstring(" on node "));
   CHECK(children_of(getpid()).empty());
 }
 
