@@ -201,7 +201,7 @@ TEST_CASE("A second Ctrl-C ends the run at once") {
   for (const auto stage : stages) CHECK(wait_until_gone(stage));
 }
 
-TEST_CASE("An image that no descriptor is left for ends a run, and is not left out") {
+TEST_CASE("An image that no descriptor is left for ends a run, and is not left out", "[untimed]") {
   const scratch_folder folder;
   for (const std::string name : {"a", "b"}) {
     const auto images = folder / "images/train" / name;

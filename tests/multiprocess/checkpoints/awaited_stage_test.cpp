@@ -17,7 +17,8 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE("A run that is stopped while it waits for a stage in the place of a lost one ends") {
+TEST_CASE("A run that is stopped while it waits for a stage in the place of a lost one ends",
+          "[untimed]") {
   const scratch_folder folder;
   stages_by_hand stages(folder);
   const auto lose_one = at_line("step-000004 in ", [&](pid_t) { stages.last().kill(); });

@@ -64,7 +64,7 @@ TEST_CASE(
   check_same_weights(calm.weights(), folder / "cut");
 }
 
-TEST_CASE("A run writes a checkpoint whenever its period is over") {
+TEST_CASE("A run writes a checkpoint whenever its period is over", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   int told = 0;

@@ -15,7 +15,8 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE("Stages on devices go on after their trainer's last step, and after their own loss") {
+TEST_CASE("Stages on devices go on after their trainer's last step, and after their own loss",
+          "[untimed]") {
   const scratch_folder folder;
   const auto run = two_stages({"--threads-per-stage", "1"});
   const calm_run calm(TROUPE_ON_DEVICES, run);

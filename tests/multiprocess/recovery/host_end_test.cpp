@@ -16,8 +16,8 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE(
-    "A process whose host ends is lost with that reason, and replaced in a run that recovers") {
+TEST_CASE("A process whose host ends is lost with that reason, and replaced in a run that recovers",
+          "[untimed]") {
   const scratch_folder folder;
   const auto run = two_stages({});
   const calm_run calm(TROUPE_PROGRAM, run);
