@@ -104,7 +104,9 @@ using keeper_actor = caf::typed_actor<
     caf::replies_to<struct describe_keeper>::with<struct keeper_described>,
     // From the trainer, and from a stage that loads a version. Errors: stale if it is not kept.
     caf::replies_to<struct list_versions>::with<struct versions_kept>,
-    caf::replies_to<struct fetch_version>::with<struct version_piece>>;
+    caf::replies_to<struct fetch_version>::with<struct version_piece>,
+    // From the host of its node.
+    caf::replies_to<struct forget_kept>::with<struct acknowledged>>;
 
 /// Writes a stage's files of checkpoints, one checkpoint after another. Lives beside its stage.
 using slice_writer_actor = caf::typed_actor<
@@ -203,9 +205,11 @@ using host_actor = caf::typed_actor<
     // From the trainer of a run that can continue after losses: one keeper per node; and the end of
     // the stages built before.
     caf::replies_to<struct open_keeper>::with<struct keeper_opened>,
-    // From the trainer, and from one that takes its place.
+    // From the trainer, and from one that takes its place, which has the rest forgotten where it
+    // does not go on from that.
     caf::replies_to<struct note_step>::with<struct acknowledged>,
     caf::replies_to<struct list_notes>::with<struct notes_kept>,
+    caf::replies_to<struct forget_kept>::with<struct acknowledged>,
     caf::replies_to<struct drop_stages>::with<struct acknowledged>,
     // From the trainer of a run with checkpoints on the hosts' own disks: one store per folder.
     // Errors: io_failed naming the folder.

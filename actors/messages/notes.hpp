@@ -39,6 +39,15 @@ struct notes_kept {
   static void fields(auto& self, auto& f) { f(self.notes); }
 };
 
-using note_messages = message_list<note_step, list_notes, notes_kept>;
+/// The run goes on from elsewhere: all versions and notes are forgotten, which may be of a model
+/// that was cut otherwise. From the trainer to the node that has outlived another one, before there
+/// are stages; within the node from its host to its keeper.
+struct forget_kept {
+  static constexpr auto declared = travels("forget_kept");
+
+  static void fields(auto&, auto&) {}
+};
+
+using note_messages = message_list<note_step, list_notes, notes_kept, forget_kept>;
 
 }  // namespace troupe::actors

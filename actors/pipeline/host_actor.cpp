@@ -193,6 +193,14 @@ caf::result<keeper_opened> on_open_keeper(host_pointer self, const open_keeper&)
   return keeper_opened{caf::actor_cast<caf::strong_actor_ptr>(keeper)};
 }
 
+caf::result<acknowledged> on_forget(host_pointer self, const forget_kept& what) {
+  auto& kept = *self->state.parts.kept;
+  kept.notes.clear();
+  if (self->state.keeper) return self->delegate(self->state.keeper, what);
+  kept.stages.clear();
+  return acknowledged{};
+}
+
 /// One store for a folder and a run.
 caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& order) {
   auto& known = self->state.slices[order.folder + '\n' + order.run];
@@ -294,6 +302,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
         for (const auto& [step, note] : self->state.parts.kept->notes) out.notes.push_back(note);
         return out;
       },
+      [self](const forget_kept& what) { return on_forget(self, what); },
       [self](const drop_stages&) {
         end_stages(self->state);
         return acknowledged{};

@@ -13,6 +13,7 @@
 #include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/mirror.hpp"
+#include "actors/messages/notes.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/recovery/repeated_update.hpp"
@@ -96,6 +97,10 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
         return versions_kept{self->state.of(what.stage).steps()};
       },
       guarded(on_fetch),
+      [self](const forget_kept&) {
+        self->state.kept->stages.clear();
+        return acknowledged{};
+      },
   };
 }
 

@@ -117,6 +117,21 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
   CHECK(is_said);
 }
 
+TEST_CASE("Another process is started where the one in the place of a lost stage cannot be") {
+  // The last call from a place is the one for the stage that is replaced, if it is for stages.
+  for (const auto& each : chaos::count_calls(chaos::recovering_subject(), bound)) {
+    if (each.call != "pipe2" || each.process != "program") continue;
+    const auto verdict = chaos::try_call(each, bound);
+    INFO("./dev chaos " << each.to_repeat() << "\n" << verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    if (verdict.log.find("stage-1.3") == std::string::npos) continue;
+    CHECK(verdict.code == 0);
+    CHECK(verdict.log.find("no pipe can be opened: Too many open files") != std::string::npos);
+    return;
+  }
+  FAIL("no call is made for the replacement of a stage");
+}
+
 TEST_CASE("Whichever call fails once of a run that loses its data with a stage, nothing hangs") {
   const auto seed = some_seed();
   chaos::choices random(seed);

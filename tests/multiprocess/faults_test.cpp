@@ -1,6 +1,7 @@
 // A run whose processes are killed or interrupted ends by itself, says why, and leaves nothing.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -8,13 +9,16 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <ios>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
+#include "tests/grey_image.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/words.hpp"
 
@@ -195,4 +199,34 @@ TEST_CASE("A second Ctrl-C ends the run at once") {
   });
   CHECK(outcome.code == 130);
   for (const auto stage : stages) CHECK(wait_until_gone(stage));
+}
+
+TEST_CASE("An image that no descriptor is left for ends a run, and is not left out", "[untimed]") {
+  const scratch_folder folder;
+  for (const std::string name : {"a", "b"}) {
+    const auto images = folder / "images/train" / name;
+    std::filesystem::create_directories(images);
+    for (int i = 0; i < 32; ++i)
+      std::ofstream(images / (std::to_string(i) + ".png"), std::ios::binary) << grey_png();
+  }
+  const auto run = split_words(
+      "--model small --image-size 32 --batch-size 16 --steps 1000000 --stages 2 --no-eval");
+  const auto take_descriptors = [](pid_t program, std::string_view line) {
+    if (!is_step(line)) return;
+    const std::filesystem::path open_files = "/proc/" + std::to_string(program) + "/fd";
+    rlim_t lowest_free = 0;  // or higher by the images that are being read
+    while (std::filesystem::is_symlink(
+        std::filesystem::symlink_status(open_files / std::to_string(lowest_free))))
+      ++lowest_free;
+    const rlimit none_left{lowest_free, lowest_free};
+    if (lowest_free > 3) ::prlimit(program, RLIMIT_NOFILE, &none_left, nullptr);
+  };
+  const auto outcome =
+      run_other(TROUPE_SMALL, with(run, {"--data", "folder:" + (folder / "images").string()}),
+                take_descriptors);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring(".png cannot be used: Too many open files; raise the limit on open "
+                               "files (ulimit -n)"));
+  CHECK_THAT(outcome.err, !ContainsSubstring("; it is left out"));
 }

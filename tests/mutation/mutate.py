@@ -53,6 +53,7 @@ CORES = {
     "cluster/recovery/shared_hosts_core.cpp": (("unit_recovery", ()),),
     "cluster/recovery/data_places_core.hpp": (("unit_recovery", ()),),
     "cluster/recovery/earlier_scalers_core.hpp": (("unit_recovery", ()),),
+    "cluster/recovery/left_versions_core.hpp": (("unit_recovery", ()), ("sim_trainers", ())),
     "cluster/hosts/slice_copies_core.cpp": (
         ("unit_hosts", ("Each disk's files are*", "A disk gets the files*")),
         ("sim_checkpoints", ())),

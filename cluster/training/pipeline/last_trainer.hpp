@@ -17,7 +17,8 @@ void note_step(pipeline_run& parts, actors::pipeline& stages, std::uint64_t step
 
 /// Where the trainer before this one was when it was lost, if the process that has outlived it has
 /// a version of every stage there, and the model is cut as it was; that counts as told then.
-/// Nothing: the run begins where it would without it. Errors: those of the nodes.
+/// Nothing: the run begins where it would without it, and that process has forgotten what it had.
+/// Errors: those of the nodes.
 [[nodiscard]] result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts);
 
 }  // namespace troupe::cluster

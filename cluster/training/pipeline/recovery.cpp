@@ -142,23 +142,17 @@ result<stage_recovery::versions> stage_recovery::versions_of(std::size_t stage) 
 }
 
 result<std::optional<stage_recovery::point>> stage_recovery::left_by_last_trainer(
-    const std::vector<std::uint64_t>& steps) {
-  std::vector<versions> of_stages;
-  for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
-    auto found = versions_of(stage);
-    if (!found) return tl::unexpected(found.error());
-    of_stages.push_back(std::move(*found));
-  }
-  const auto last = std::find_if(steps.rbegin(), steps.rend(), [&](std::uint64_t step) {
-    return std::ranges::all_of(of_stages, [&](const auto& each) { return each.contains(step); });
-  });
-  if (last == steps.rend()) return std::nullopt;
+    const std::vector<left_note>& notes, const std::string& slices, std::uint64_t steps_before) {
+  const auto of_stages = steps_of_versions();
+  if (!of_stages) return tl::unexpected(of_stages.error());
+  const auto last = last_left(notes, slices, steps_before, *of_stages);
+  if (!last) return std::nullopt;
   point found{.at = {return_core::source::versions, *last}};
-  for (const auto& each : of_stages) found.versions.push_back({each.at(*last), *last});
+  for (const auto& each : listed_) found.versions.push_back({each.at(*last), *last});
   return found;
 }
 
-result<return_core::effect> stage_recovery::list_versions() {
+result<std::vector<std::vector<std::uint64_t>>> stage_recovery::steps_of_versions() {
   listed_.clear();
   std::vector<std::vector<std::uint64_t>> steps;
   for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
@@ -168,7 +162,7 @@ result<return_core::effect> stage_recovery::list_versions() {
     for (const auto& [step, keeper] : *here) steps.back().push_back(step);
     listed_.push_back(std::move(*here));
   }
-  return core_.listed(steps);
+  return steps;
 }
 
 result<void> stage_recovery::replace(const std::vector<std::size_t>& places) {
@@ -302,7 +296,8 @@ result<return_core::effect> stage_recovery::perform(const return_core::effect& w
   };
   if (std::holds_alternative<return_core::drop_stages>(what))
     return drop_stages().map([this] { return core_.dropped(); });
-  if (std::holds_alternative<return_core::list_versions>(what)) return list_versions();
+  if (std::holds_alternative<return_core::list_versions>(what))
+    return steps_of_versions().map([this](const auto& steps) { return core_.listed(steps); });
   if (const auto* const lost = std::get_if<return_core::replace_lost>(&what))
     return replace(lost->places).and_then(sources.nodes_replaced).map([this] {
       return core_.replaced();

@@ -16,6 +16,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "cluster/recovery/left_versions_core.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "cluster/recovery/throws_core.hpp"
 #include "cluster/training/stages/joined_listening.hpp"
@@ -74,10 +75,10 @@ class stage_recovery {
     std::vector<actors::version_place> versions = {};
   };
 
-  /// Of these steps, which rise, the last of which a version is kept of every stage, by the process
-  /// that has outlived the trainer before; nothing where there is none. Errors: those of the nodes.
+  /// Behind which step this trainer goes on by last_left, from versions of the process that has
+  /// outlived the one before. Errors: those of the nodes.
   [[nodiscard]] result<std::optional<point>> left_by_last_trainer(
-      const std::vector<std::uint64_t>& steps);
+      const std::vector<left_note>& notes, const std::string& slices, std::uint64_t steps_before);
 
   /// If `why` is that the arithmetic of one of these stages has thrown (see failed_work), ends that
   /// stage's node, so that the stage is lost like any other. `stages`: their names. Does nothing if
@@ -128,7 +129,8 @@ class stage_recovery {
   /// By step, who keeps those of a stage.
   using versions = std::map<std::uint64_t, caf::strong_actor_ptr>;
   [[nodiscard]] result<versions> versions_of(std::size_t stage);
-  [[nodiscard]] result<return_core::effect> list_versions();
+  /// Of each stage; lists them.
+  [[nodiscard]] result<std::vector<std::vector<std::uint64_t>>> steps_of_versions();
   /// Other nodes for these places, and a keeper for each that has none.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
   [[nodiscard]] result<void> drop_stages();

@@ -98,6 +98,44 @@ TEST_CASE(
   CHECK(drawn.size() == possible.size());
 }
 
+TEST_CASE("A seed draws the same faults over hosts, and with those of one machine all there are") {
+  constexpr std::size_t faults_of_a_run = 4, seeds = 4000;
+  std::set<std::tuple<chaos::target, chaos::means, chaos::moment>> drawn, possible;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    chaos::choices first(seed), again(seed);
+    const auto faults = chaos::draw_host_faults(first, faults_of_a_run, true);
+    const auto others = chaos::draw_host_faults(again, faults_of_a_run, true);
+    for (std::size_t i = 0; i < faults_of_a_run; ++i) {
+      REQUIRE(faults.at(i).at == others.at(i).at);
+      REQUIRE(faults.at(i).share == others.at(i).share);
+      drawn.emplace(faults[i].whom, faults[i].how, faults[i].at);
+    }
+  }
+  auto rows = chaos::host_fault_rows();
+  for (const auto& row : chaos::disk_fault_rows()) rows.push_back(row);
+  for (const auto& row : rows)
+    for (const auto at : row.moments) possible.emplace(row.whom, row.how, at);
+  CHECK(drawn == possible);
+
+  const chaos::run_shape full{.places = 4,
+                              .has_understudies = true,
+                              .has_reader = true,
+                              .is_watched = true,
+                              .has_keeper = true};
+  for (const auto& row : chaos::fault_rows(full)) rows.push_back(row);
+  std::set<chaos::target> whom;
+  std::set<chaos::means> how;
+  std::set<chaos::moment> at;
+  for (const auto& row : rows) {
+    whom.insert(row.whom);
+    how.insert(row.how);
+    at.insert(row.moments.begin(), row.moments.end());
+  }
+  CHECK(whom.size() == static_cast<std::size_t>(chaos::target::two_disks) + 1);
+  CHECK(how.size() == static_cast<std::size_t>(chaos::means::flipped) + 1);
+  CHECK(at.size() == static_cast<std::size_t>(chaos::moment::saving) + 1);
+}
+
 namespace {
 
 struct expected {

@@ -33,7 +33,8 @@ TEST_CASE(
     "A run that is killed goes on from its checkpoint to the same bits, also in other stages and "
     "over another link") {
   const scratch_folder folder;
-  const std::string checkpoints = folder / "checkpoints";
+  const fs::path kept_in = folder / "checkpoints";
+  const std::string checkpoints = kept_in;
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "4"};
   const auto killed =
@@ -55,6 +56,31 @@ TEST_CASE(
                               "--save", folder / "again"}));
   REQUIRE(from_the_fourth.code == 0);
   check_same_weights(calm.weights(), folder / "again");
+  const auto cut_otherwise =
+      run_program(training({"--stages", "3", "--cut", "relu,fc", "--schedule", "gpipe", "--resume",
+                            (kept_in / "step-000008").string(), "--save", folder / "cut"}));
+  REQUIRE(cut_otherwise.code == 0);
+  CHECK_THAT(cut_otherwise.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(calm.weights(), folder / "cut");
+}
+
+TEST_CASE("A run writes a checkpoint whenever its period is over", "[untimed]") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  int told = 0;
+  const auto stop_at_second = [&](pid_t program, std::string_view line) {
+    const bool is_told = line.find("checkpoint ") != std::string_view::npos &&
+                         line.find("/step-") != std::string_view::npos &&
+                         line.find(" in ") != std::string_view::npos;
+    if (is_told && ++told == 2) ::kill(program, SIGTERM);
+  };
+  const auto outcome = run_program(
+      two_stages({"--checkpoint-dir", checkpoints, "--checkpoint-every", "1s"}, 100000, 1),
+      stop_at_second);
+  CHECK(outcome.code == 143);
+  CHECK(outcome.seconds.count() > 2);
+  CHECK(names_in(checkpoints).size() >= 2);
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints}).code == 0);
 }
 
 TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the same bits") {
@@ -162,8 +188,9 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   const auto weights = newest / "weights.stage-1.safetensors";
   const auto state = newest / "state.stage-0.safetensors";
   const auto manifest = newest / "manifest.json";
-  refused(weights.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(weights); });
-  refused(state.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(state); });
+  const std::string altered = " is not as its checkpoint wrote it: tensor \"";
+  refused(weights.string() + altered, [&] { flip_a_bit(weights); });
+  refused(state.string() + altered + "optimizer.", [&] { flip_a_bit(state); });
   refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });

@@ -3,8 +3,6 @@
 
 #include <ATen/ops/equal.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/checkpoints/stages_by_hand.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/written_checkpoint.hpp"
 
@@ -40,25 +39,6 @@ std::set<std::string> files_of(const fs::path& checkpoint) {
   CHECK(names.erase("manifest.json") == 1);
   return names;
 }
-
-/// A stage that is started by hand, and ends with its run.
-class joined_stage {
- public:
-  joined_stage(const std::string& address, const std::string& name, const std::string& secret) {
-    words line{TROUPE_PROGRAM, "--join",        address,       "--node-name",   name,  "--link",
-               "tcp",          "--node-listen", "127.0.0.1:0", "--secret-file", secret};
-    std::vector<char*> arguments;
-    for (auto& each : line) arguments.push_back(each.data());
-    arguments.push_back(nullptr);
-    REQUIRE(::posix_spawn(&pid_, TROUPE_PROGRAM, nullptr, nullptr, arguments.data(), environ) == 0);
-  }
-  joined_stage(const joined_stage&) = delete;
-  joined_stage& operator=(const joined_stage&) = delete;
-  ~joined_stage() { ::waitpid(pid_, nullptr, 0); }
-
- private:
-  pid_t pid_ = 0;
-};
 
 constexpr auto begun_8 = "the stages write the checkpoint of step 8";
 
@@ -205,39 +185,23 @@ TEST_CASE("A file of one stage that finds no room is a warning by stage and file
 TEST_CASE("What stages write that do not see the trainer's disk comes to be there all the same",
           "[untimed]") {
   const scratch_folder folder;
-  const fs::path disk = folder / "disk", secret = folder / "secret", config = folder / "run.toml";
+  const fs::path disk = folder / "disk";
   fs::create_directory(disk);
-  write_text(secret, "correct horse battery staple\n");
-  fs::permissions(secret, fs::perms(0600));
-  write_text(config,
-             "[cluster]\nlaunch = \"none\"\n[link]\ntransport = \"tcp\"\nlisten = "
-             "\"127.0.0.1:0\"\nsecret_file = \"" +
-                 secret.string() + "\"\n");
+  stages_by_hand stages(folder);
   if (run_other("/usr/bin/unshare", {"-m", "--propagation", "private", "/bin/true"}).code != 0)
     SKIP("no namespace of mounts can be made");
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
   const auto run =
-      two_stages({"--config", config.string(), "--checkpoint-dir", (disk / "checkpoints").string(),
+      two_stages({"--config", stages.config(), "--checkpoint-dir", (disk / "checkpoints").string(),
                   "--checkpoint-every", "4", "--save", folder / "weights"});
   const auto afterwards = std::string(TROUPE_COMMAND) + " checkpoint verify " +
                           (disk / "checkpoints").string() + " && cp -r " +
                           (disk / "checkpoints").string() + " " + (folder / "copied").string();
-  std::vector<std::unique_ptr<joined_stage>> stages;
-  const auto outcome =
-      run_other("/usr/bin/unshare",
-                {"-m", "--propagation", "private", "/bin/sh", "-c",
-                 "mount -t tmpfs none " + disk.string() + " && ( " + shell_line("", run) +
-                     " ) && " + afterwards},
-                [&](pid_t, std::string_view line) {
-                  const std::string_view before = " may join now: troupe join ";
-                  const auto at = line.find(before);
-                  if (at == std::string_view::npos) return;
-                  const auto rest = line.substr(at + before.size());
-                  const auto name = line.substr(0, at);
-                  stages.push_back(std::make_unique<joined_stage>(
-                      std::string(rest.substr(0, rest.find(' '))),
-                      std::string(name.substr(name.rfind(' ') + 1)), secret.string()));
-                });
+  const auto outcome = run_other("/usr/bin/unshare",
+                                 {"-m", "--propagation", "private", "/bin/sh", "-c",
+                                  "mount -t tmpfs none " + disk.string() + " && ( " +
+                                      shell_line("", run) + " ) && " + afterwards},
+                                 [&](pid_t, std::string_view line) { stages.start_awaited(line); });
   REQUIRE(outcome.code == 0);
   CHECK(stages.size() == 2);
   CHECK(fs::is_empty(disk));  // as everybody else sees it

@@ -91,13 +91,14 @@ pid_t trainer_of(const test_hosts& hosts) {
 }
 
 /// A run over two agents of this machine, of which `kill_one` kills something in the middle, to the
-/// bits of a calm run.
-program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&)>& kill_one) {
+/// bits of a calm run. `more`: for its [cluster].
+program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&)>& kill_one,
+                              const std::string& more = "") {
   const scratch_folder folder;
   const auto calm = weights_without_loss();
-  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
-                                                          node_table("beta", "") +
-                                                          run_of(folder / "stormy.safetensors"));
+  const auto file = write_config(
+      folder / "run.toml", local_cluster + more + node_table("alpha", "") + node_table("beta", "") +
+                               run_of(folder / "stormy.safetensors"));
   bool killed = false;
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
                                  in_the_middle(killed, [&](pid_t trainer) {
@@ -109,6 +110,16 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
   CHECK(outcome.code == 0);
   CHECK(bytes_of(folder / "stormy.safetensors") == calm);
   return outcome;
+}
+
+/// "replace": what one of the two hosts sends the other arrives nowhere from now on; "del": it does
+/// again.
+void set_ways(const test_hosts& hosts, const std::string& what) {
+  for (const auto from : {std::size_t{0}, std::size_t{1}}) {
+    words line{"ip", "neigh", what, hosts.at(1 - from).address(), "dev", "eth0"};
+    if (what == "replace") line = with(line, {"lladdr", "02:00:00:00:00:99"});
+    CHECK(hosts.at(from).run(line).code == 0);
+  }
 }
 
 }  // namespace
@@ -159,6 +170,20 @@ TEST_CASE("The stages of an agent that a signal asks to end go on together on an
   CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-") &&
                               ContainsSubstring(" are replayed from step ") &&
                               ContainsSubstring(" computed 0 actions again"));
+  CHECK(children_of(getpid()).empty());
+}
+
+TEST_CASE("An agent that is stopped, and does not end a lost stage, is done without", "[untimed]") {
+  const auto outcome = run_on_agents(
+      [](const std::vector<pid_t>& agents) {
+        const auto stages = children_of(agents.front());
+        REQUIRE(stages.size() == 2);
+        kill(agents.front(), SIGSTOP);
+        kill(stages.front(), SIGKILL);
+      },
+      "silence = 2\n");
+  CHECK_THAT(outcome.err,
+             ContainsSubstring(".2 takes the place of stage-") && ContainsSubstring(" on node "));
   CHECK(children_of(getpid()).empty());
 }
 
@@ -316,11 +341,6 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
   const auto calm = weights_without_loss();
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          run_of(hosts / "stormy.safetensors"));
-  const auto set_way = [&](std::size_t from, std::size_t to, const char* what) {
-    std::vector<std::string> words{"ip", "neigh", what, hosts.at(to).address(), "dev", "eth0"};
-    if (what == std::string("replace")) words.insert(words.end(), {"lladdr", "02:00:00:00:00:99"});
-    CHECK(hosts.at(from).run(words).code == 0);
-  };
   bool cut = false, healed = false;
   const auto on_line = [&](pid_t, std::string_view line) {
     const bool now = !cut && line.find("step 4/10") != std::string_view::npos;
@@ -328,8 +348,7 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
     cut = cut || now;
     healed = healed || then;
     if (!now && !then) return;
-    set_way(0, 1, now ? "replace" : "del");
-    set_way(1, 0, now ? "replace" : "del");
+    set_ways(hosts, now ? "replace" : "del");
   };
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, on_line);
@@ -338,4 +357,17 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("has lost sight of"));
   CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
+}
+
+TEST_CASE("Two hosts that lose sight of each other end a run that does not recover") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         run_of(hosts / "stormy.safetensors"));
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--on-fault", "stop"},
+                       at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-"));
+  CHECK(programs_left(hosts, 5s) == "");
 }

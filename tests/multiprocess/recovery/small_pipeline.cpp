@@ -1,13 +1,115 @@
-// resnet_pipeline with one model more, "small": little to save, to send and to compare.
+// resnet_pipeline with two models more. "small": little to save, to send and to compare. "uneven":
+// the same, of which a trainer measures the last layer as slow; where TROUPE_UNEVEN names a file
+// that is there, it is the first, and stages take a while to be built. Where TROUPE_HOST_ENDS names
+// a file, the host of the first stage's process that finds it there ends, which removes it.
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <caf/actor_addr.hpp>
+#include <caf/send.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "apps/resnet_pipeline/application.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/training/node_run.hpp"
+#include "cluster/training/program.hpp"
+#include "engine/model/layer.hpp"
 #include "tests/small_residual_network.hpp"
 
-int main(int argc, char** argv) {
-  auto program = troupe::apps::resnet_application();
-  program.info.known.models["small"] = [](const troupe::engine::model_order& order)
-      -> troupe::result<troupe::engine::model_blueprint> {
-    return troupe::tests::small_residual_network(order.classes);
+namespace {
+
+using namespace troupe;
+
+/// What it computes is right.
+class slow final : public engine::layer {
+ public:
+  explicit slow(std::unique_ptr<engine::layer> right)
+      : layer(right->name()), right_(std::move(right)) {}
+
+  at::Tensor forward(const at::Tensor& input, bool training) override {
+    if (!input.is_meta()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return right_->forward(input, training);
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
+    return right_->parameters();
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
+    return right_->buffers();
+  }
+  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
+    return right_->macs(shape);
+  }
+
+ private:
+  std::unique_ptr<engine::layer> right_;
+};
+
+bool is_first_slow() {
+  const char* const file = std::getenv("TROUPE_UNEVEN");
+  return file != nullptr && std::filesystem::exists(file);
+}
+
+engine::model_blueprint uneven_network(std::int64_t classes, bool is_stage) {
+  auto made = tests::small_residual_network(classes);
+  const bool first = is_first_slow();
+  auto& uneven = first ? made.layers.front() : made.layers.back();
+  uneven = [right = uneven, first,
+            is_stage](const at::Generator& random) -> std::unique_ptr<engine::layer> {
+    if (!is_stage) return std::make_unique<slow>(right(random));
+    if (first) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return right(random);
   };
+  return made;
+}
+
+void end_when_there(const caf::actor_addr& host, const std::filesystem::path& file) {
+  std::error_code absent;
+  while (!std::filesystem::remove(file, absent))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  caf::anon_send_exit(host, caf::exit_reason::kill);
+}
+
+int serve_until_host_ends(const application& program, const char* file, int argc, char** argv) {
+  const auto& known = program.info.known;
+  const auto spawn = [file, host = cluster::stage_host(known)](
+                         caf::actor_system& system, const cluster::joined_node& here,
+                         cluster::shut_down_handler on_shut_down) {
+    auto spawned = host(system, here, std::move(on_shut_down));
+    std::thread(end_when_there, spawned->address(), std::filesystem::path(file)).detach();
+    return spawned;
+  };
+  const auto serve = [&](const cluster::node_options& options) {
+    return cluster::serve_as_node(options, known, spawn);
+  };
+  return cluster::run_program(program.info, {.train = {}, .serve = serve}, argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto program = apps::resnet_application();
+  const auto words = std::span(argv, static_cast<std::size_t>(argc));
+  const bool is_stage =
+      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  auto& models = program.info.known.models;
+  models["small"] = [](const engine::model_order& order) -> result<engine::model_blueprint> {
+    return tests::small_residual_network(order.classes);
+  };
+  models["uneven"] =
+      [is_stage](const engine::model_order& order) -> result<engine::model_blueprint> {
+    return uneven_network(order.classes, is_stage);
+  };
+  const char* const host_ends = std::getenv("TROUPE_HOST_ENDS");
+  if (is_stage && host_ends != nullptr)
+    return serve_until_host_ends(program, host_ends, argc, argv);
   return troupe::main(argc, argv, program);
 }

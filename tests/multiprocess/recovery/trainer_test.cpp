@@ -8,8 +8,8 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
@@ -20,6 +20,7 @@
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/multiprocess/recovery/disturbed_run.hpp"
+#include "tests/multiprocess/recovery/watched_run.hpp"
 
 namespace {
 
@@ -27,32 +28,8 @@ using namespace troupe;
 using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
 
-constexpr auto from_memory = "from versions that were kept in memory";
-
-words watched(const scratch_folder& folder, const words& run, const char* restarts = "2",
-              const char* every = "4") {
-  return with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", every,
-                    "--resume", "auto", "--max-restarts", restarts, "--on-fault", "recover",
-                    "--save", folder / "weights"});
-}
-
 words watched_run(const scratch_folder& folder) {
   return watched(folder, two_stages({}));
-}
-
-/// Of the two children of a watching process, the one with children of its own.
-pid_t trainer_below(pid_t watcher) {
-  for (const auto each : children_of(watcher))
-    if (!children_of(each).empty()) return each;
-  FAIL("there is no trainer with stages");
-  return 0;
-}
-
-pid_t keeper_below(pid_t watcher) {
-  for (const auto each : children_of(watcher))
-    if (children_of(each).empty()) return each;
-  FAIL("there is no keeper of versions");
-  return 0;
 }
 
 /// Stops the trainer until its stages have left it.
@@ -74,11 +51,6 @@ unsigned long files_allowed(pid_t process) {
   return 0;
 }
 
-/// At the first line with this step.
-line_handler at_step(int step, const std::function<void(pid_t)>& what) {
-  return at_line("step " + std::to_string(step) + "/12", what);
-}
-
 /// What the table of a run of ResNet-18 says of the process that outlives the trainer.
 double predicted_mebi_of_keeper(const words& link) {
   const scratch_folder folder;
@@ -91,14 +63,6 @@ double predicted_mebi_of_keeper(const words& link) {
   return std::stod(outcome.out.substr(outcome.out.rfind(' ', end - 1), end));
 }
 
-/// How often a step was told.
-std::size_t times_told(const std::string& text, int step) {
-  const auto mark = "step " + std::to_string(step) + "/12";
-  std::size_t count = 0;
-  for (auto at = text.find(mark); at != text.npos; at = text.find(mark, at + 1)) ++count;
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("A run whose trainer is lost goes on after its last step, to the same bits") {
@@ -109,9 +73,8 @@ TEST_CASE("A run whose trainer is lost goes on after its last step, to the same 
       recovery::training({"--replicas", "2", "--stages", "1", "--zero", "1", "--link", "tcp"}));
   const scratch_folder folder;
   const calm_run calm(TROUPE_PROGRAM, recovery::without_ways(run));
-  const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
-  const auto outcome =
-      run_program(watched(folder, run), one_after_other(at_step(3, kill), at_step(11, kill)));
+  const auto outcome = run_program(
+      watched(folder, run), one_after_other(at_step(3, kill_trainer), at_step(11, kill_trainer)));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("(restart 1 of 2)"));
   CHECK_THAT(outcome.err, ContainsSubstring("(restart 2 of 2)"));
@@ -167,8 +130,7 @@ TEST_CASE("A run whose trainer is lost after its last step is saved by the next 
   CAPTURE(GENERATE(1, 2, 3));  // the last checkpoint may be there before the trainer is lost
   const scratch_folder folder;
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
-  const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
-  const auto outcome = run_program(watched_run(folder), at_step(12, kill));
+  const auto outcome = run_program(watched_run(folder), at_step(12, kill_trainer));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("(restart 1 of ") && !ContainsSubstring("(restart 2 of "));
@@ -179,11 +141,31 @@ TEST_CASE("A run whose trainer is lost within a long update goes on behind the u
   const scratch_folder folder;
   const auto run = two_stages({}, 12, 6);
   const calm_run calm(TROUPE_PROGRAM, run);
-  const auto kill = [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); };
-  const auto outcome = run_program(watched(folder, run, "1", "12"), at_step(10, kill));
+  const auto outcome = run_program(watched(folder, run, "1", "12"), at_step(10, kill_trainer));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("goes on after step 6, from versions"));
   CHECK(times_told(outcome.err, 6) == 1);
+  check_same_weights(calm.weights(), folder / "weights");
+}
+
+TEST_CASE("Stages that are lost before they have versions take none of a model cut otherwise") {
+  const scratch_folder folder;
+  const auto file = folder / "the-first-layer-is-slow";
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  auto run = with(two_stages({}), {"--partition", "auto"});
+  std::ranges::replace(run, std::string("small"), std::string("uneven"));
+  REQUIRE(::setenv("TROUPE_UNEVEN", file.c_str(), 1) == 0);
+  const auto cut_otherwise = at_line("step-000006 in ", [&](pid_t watcher) {
+    write_text(file, "");
+    kill_trainer(watcher);
+  });
+  const auto lose_stages = at_line("goes on from the checkpoint of step ", kill_stages);
+  const auto outcome =
+      run_program(watched(folder, run, "1", "2"), one_after_other(cut_otherwise, lose_stages));
+  ::unsetenv("TROUPE_UNEVEN");
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("no version is left of a stage that was lost") &&
+                              !ContainsSubstring(from_memory));
   check_same_weights(calm.weights(), folder / "weights");
 }
 
@@ -204,13 +186,9 @@ TEST_CASE("A trainer that took the place of a lost one survives the loss of stag
   const words link = GENERATE(words{}, words{"--link", "tcp"});
   const scratch_folder folder;
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
-  const auto kill_all = [](pid_t watcher) {
-    for (const auto each : children_of(trainer_below(watcher))) ::kill(each, SIGKILL);
-  };
-  const auto outcome = run_program(
-      watched(folder, two_stages(link)),
-      one_after_other(at_step(3, [](pid_t watcher) { ::kill(trainer_below(watcher), SIGKILL); }),
-                      at_step(7, kill_all)));
+  const auto outcome =
+      run_program(watched(folder, two_stages(link)),
+                  one_after_other(at_step(3, kill_trainer), at_step(7, kill_stages)));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring(from_memory));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 and stage-1 are replayed from step"));
@@ -232,7 +210,7 @@ TEST_CASE(
                                                              ::kill(keeper, signal);
                                                            }),
                                                    at_line("step-000008 in ", [&](pid_t watcher) {
-                                                     ::kill(trainer_below(watcher), SIGKILL);
+                                                     kill_trainer(watcher);
                                                      if (signal == SIGSTOP) ::kill(keeper, SIGCONT);
                                                    })));
   REQUIRE(outcome.code == 0);

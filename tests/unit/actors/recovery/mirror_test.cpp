@@ -17,6 +17,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/mirror.hpp"
+#include "actors/messages/notes.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
@@ -59,6 +60,7 @@ actors::keeper_actor::behavior_type distant_keeper(actors::keeper_actor::pointer
       },
       [self, real](const actors::list_versions& what) { return self->delegate(real, what); },
       [self, real](const actors::fetch_version& what) { return self->delegate(real, what); },
+      [self, real](const actors::forget_kept& what) { return self->delegate(real, what); },
   };
 }
 

@@ -16,8 +16,10 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/mirror.hpp"
+#include "actors/messages/notes.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
+#include "actors/pipeline/host_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
@@ -45,6 +47,7 @@ actors::keeper_actor::behavior_type slow_keeper() {
       [](const actors::fetch_version&) -> caf::result<actors::version_piece> {
         return caf::make_error(caf::sec::bad_function_call);
       },
+      [](const actors::forget_kept&) { return actors::acknowledged{}; },
   };
 }
 
@@ -59,6 +62,7 @@ actors::keeper_actor::behavior_type keeper_that_fails(const error& why) {
       },
       [no](const actors::list_versions&) -> caf::result<actors::versions_kept> { return no(); },
       [no](const actors::fetch_version&) -> caf::result<actors::version_piece> { return no(); },
+      [no](const actors::forget_kept&) -> caf::result<actors::acknowledged> { return no(); },
   };
 }
 
@@ -195,6 +199,49 @@ TEST_CASE(
   REQUIRE(kept);
   CHECK(kept->steps == std::vector<std::uint64_t>{4});
   caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("A node forgets versions and notes where the run goes on from elsewhere") {
+  constexpr auto patience = std::chrono::seconds(20);
+  actors::system_config config;
+  caf::actor_system system{config};
+  const auto host = actors::spawn_host(system, {});
+  actors::requester ask(system);
+  const auto opened =
+      ask.request<actors::keeper_opened>(host, actors::open_keeper{}, patience).get();
+  REQUIRE(opened);
+  const auto keeper = caf::actor_cast<actors::keeper_actor>(opened->keeper);
+  const std::vector<engine::named_tensor> version{{"weight", at::randn({3})}};
+  const auto store = [&](std::uint32_t incarnation, std::uint64_t step) {
+    const auto piece = actors::cut_piece(version, {}, {}, actors::piece_tensors::shared);
+    REQUIRE(piece);
+    const actors::store_version what{
+        .stage = 1, .step = step, .incarnation = incarnation, .piece = *piece};
+    REQUIRE(ask.request<actors::acknowledged>(keeper, what, patience).get());
+  };
+  const auto steps = [&] {
+    const auto kept =
+        ask.request<actors::versions_kept>(keeper, actors::list_versions{1}, patience).get();
+    REQUIRE(kept);
+    return kept->steps;
+  };
+  const auto notes = [&] {
+    const auto kept = ask.request<actors::notes_kept>(host, actors::list_notes{}, patience).get();
+    REQUIRE(kept);
+    return kept->notes.size();
+  };
+  store(2, 4);
+  store(2, 6);
+  const actors::note_step note{.step = 4, .slices = "0-9 "};
+  REQUIRE(ask.request<actors::acknowledged>(host, note, patience).get());
+  REQUIRE(steps() == std::vector<std::uint64_t>{4, 6});
+  REQUIRE(notes() == 1);
+  REQUIRE(ask.request<actors::acknowledged>(host, actors::forget_kept{}, patience).get());
+  CHECK(steps().empty());
+  CHECK(notes() == 0);
+  store(1, 5);  // of another stage, which has no version of step 6 yet
+  CHECK(steps() == std::vector<std::uint64_t>{5});
+  caf::anon_send_exit(host, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("A version may be taken while that of the step before is on its way to a keeper") {

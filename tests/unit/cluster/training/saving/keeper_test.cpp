@@ -152,6 +152,18 @@ TEST_CASE("A checkpoint is due every so many steps, once, and when it is asked f
   CHECK(run.told.empty());
 }
 
+TEST_CASE("A checkpoint is due as long after the last one as its period says") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "5m"));
+  const auto begin = checkpoint_keeper::clock::now();
+  using std::chrono::minutes;
+  CHECK_FALSE(run.keeper.is_due(7, begin + minutes(4), false));
+  CHECK(run.keeper.is_due(7, begin + minutes(5), false));
+  CHECK(run.write(7) == 7);
+  CHECK_FALSE(run.keeper.is_due(8, checkpoint_keeper::clock::now() + minutes(4), false));
+  CHECK(run.keeper.is_due(8, checkpoint_keeper::clock::now() + minutes(5), false));
+}
+
 TEST_CASE("A checkpoint that a loss cut off is due again at once, and is warned of once") {
   for (const auto& why : {lost, given_up}) {
     INFO(why.text);
