@@ -157,7 +157,7 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
   }
   rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
                   amount([](const predicted_memory& all) { return all.trainer; }), "-"});
-  if (outlives_trainer(config))
+  if (outlives_trainer(config.train, config.pipeline))
     rows.push_back({"keeper", "-", "-", "this machine", "-", "-",
                     amount([](const predicted_memory& all) { return all.keeper; }), "-"});
   if (std::ranges::none_of(on, &stage_place::on_gpu))
@@ -222,7 +222,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto rows = rows_of(where.config, *run, *layout, where.memory, on);
   auto out =
       in_columns(rows) +
-      explanation_of_memory(program_bytes, config, std::ranges::any_of(on, &stage_place::on_gpu)) +
+      explanation_of_memory(program_bytes, config.train, config.pipeline,
+                            std::ranges::any_of(on, &stage_place::on_gpu)) +
       words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
       words_on_versions(where.memory, on) + words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};

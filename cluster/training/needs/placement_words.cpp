@@ -53,9 +53,9 @@ std::string words_on_replicas(const placement_tables& config, const train_config
 
 }  // namespace
 
-std::string explanation_of_memory(double program_bytes, const trainer_config& config,
-                                  bool has_gpus) {
-  const bool keeps_versions = config.train.on_fault == fault_policy::recover;
+std::string explanation_of_memory(double program_bytes, const train_config& train,
+                                  const pipeline_config& pipeline, bool has_gpus) {
+  const bool keeps_versions = train.on_fault == fault_policy::recover;
   return "memory: the predicted peak of a process beside the program itself, which with its data "
          "has " +
          in_mebi(program_bytes) +
@@ -66,7 +66,7 @@ std::string explanation_of_memory(double program_bytes, const trainer_config& co
          "on its edges,\n"
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n" +
          (keeps_versions ? explanation_of_versions : "") +
-         (outlives_trainer(config) ? explanation_of_keeper : "") +
+         (outlives_trainer(train, pipeline) ? explanation_of_keeper : "") +
          (has_gpus ? explanation_of_devices : "");
 }
 

@@ -272,7 +272,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
-  auto report = run_reporter::open(config, options);
+  auto report = run_reporter::open(config.observe, config.restart, config.json_is_begun, options);
   if (!report) return tl::unexpected(report.error());
   auto checkpoints =
       checkpoint_keeper::open({config, server_settings_of_steps(config.own), run.of_data},
@@ -281,7 +281,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
-  tell_command_to_resume(config, run.begin.steps);
+  tell_command_to_resume(config.checkpoint, config.train, config.command, run.begin.steps);
   if (config.restart > 0)
     (*report)->restart({.restart = config.restart, .after_step = run.begin.steps});
   run_parts parts{group,
@@ -295,7 +295,9 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
                   run.plan.evaluated};
   const auto done = run_to_end(parts);
   parts.report->finish();
-  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.plan.steps);
+  if (!done)
+    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
+                run.plan.steps);
   return done;
 }
 

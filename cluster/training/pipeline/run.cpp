@@ -302,7 +302,7 @@ result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const p
                                         checkpoint_keeper::clock::now());
   if (!keeper) return keeper;
   keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
-  tell_command_to_resume(config, run.steps_before);
+  tell_command_to_resume(config.checkpoint, config.train, config.command, run.steps_before);
   return keeper;
 }
 
@@ -379,7 +379,9 @@ result<void> drive(node_group& group, const application& program, const trainer_
     parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
   parts.report->begin_behind(from->steps_before);
   auto done = train_to_end(parts, *from);
-  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.steps);
+  if (!done)
+    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
+                run.steps);
   return done;
 }
 
