@@ -66,8 +66,13 @@ engine::schedule_choice schedule_of(const pipeline_config& config,
   return {config.schedule, config.chunks, config.plan, known};
 }
 
+result<engine::model_layout> layout_of(const pipeline_config& config,
+                                       const engine::schedule_registry& known) {
+  return engine::layout_of(schedule_of(config, known), config.stages);
+}
+
 std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_registry& known) {
-  const auto layout = engine::layout_of(schedule_of(config, known), config.stages);
+  const auto layout = layout_of(config, known);
   return layout ? layout->virtual_stages() : config.stages;
 }
 

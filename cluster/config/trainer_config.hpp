@@ -240,6 +240,10 @@ struct placement_tables {
 [[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config,
                                                   const engine::schedule_registry& known);
 
+/// How the model is cut into the chunks of stages. Errors: see engine::layout_of.
+[[nodiscard]] result<engine::model_layout> layout_of(const pipeline_config& config,
+                                                     const engine::schedule_registry& known);
+
 /// How many slices the model is cut into: the stages' chunks. The config has passed its checks.
 [[nodiscard]] std::uint32_t slices_of(const pipeline_config& config,
                                       const engine::schedule_registry& known);

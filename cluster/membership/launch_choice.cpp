@@ -180,10 +180,6 @@ class awaited_nodes final : public node_launcher {
     log::info(name + " may join now: " + how_to_join(name, at));
     return {};
   }
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
   result<void> invite(int socket, const std::string& trainer) override {
     return invite_over(link_, socket, trainer);
   }

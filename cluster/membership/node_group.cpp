@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "actors/futures/combine.hpp"
-#include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/remote/told_loss.hpp"
 #include "cluster/launch/find_program.hpp"
@@ -182,7 +181,7 @@ result<void> node_group::await_counted(const std::vector<std::string>& names) {
 
 result<std::vector<actors::stage_actor>> node_group::build(
     const std::vector<actors::build_stage>& orders) {
-  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  auto ask = requester();
   std::vector<actors::future<actors::stage_built>> answers;
   for (std::size_t i = 0; i < orders.size(); ++i)
     answers.push_back(ask.request<actors::stage_built>(
@@ -199,7 +198,7 @@ result<std::vector<actors::stage_actor>> node_group::build(
 
 result<actors::stage_actor> node_group::build_at(std::size_t place,
                                                  const actors::build_stage& order) {
-  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  auto ask = requester();
   const auto built =
       ask.request<actors::stage_built>(caf::actor_cast<actors::host_actor>(hosts_.at(place)), order,
                                        waits.build)

@@ -121,11 +121,6 @@ class process_launcher final : public node_launcher {
     return group_.start(child).map([&] { started_.insert(name); });
   }
 
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
-
   result<void> invite(int socket, const std::string& trainer) override {
     return invite_over(link_, socket, trainer);
   }

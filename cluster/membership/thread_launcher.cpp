@@ -38,11 +38,6 @@ class thread_launcher final : public node_launcher {
     return fail(errc::io_failed, name + ": no thread can be started: " + refused.code().message());
   }
 
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
-
   result<void> give_up(const std::string& name) override {
     return fail(errc::bad_config, name + " is a thread of this process, and cannot be replaced");
   }

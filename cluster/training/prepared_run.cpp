@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/pipeline/stage_needs.hpp"
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "cluster/training/saving/beginning.hpp"
@@ -343,6 +344,15 @@ std::vector<engine::named_tensor> tensors_of(const prepared_run& run, engine::la
 std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
                                                 engine::layer_range which) {
   return gather(run, which, {&engine::layer::parameters});
+}
+
+result<std::uint64_t> tensors_a_parameter(const optimizer_config& optimizer,
+                                          const optimizers::registry& known) {
+  const auto entry = known.find(optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto options = optimizers::complete(*entry, optimizer.options);
+  if (!options) return tl::unexpected(options.error());
+  return actors::tensors_a_parameter(*entry, *options);
 }
 
 result<engine::stage_options> stage_options_of(const train_config& train, const model_config& model,

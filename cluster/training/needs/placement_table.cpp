@@ -18,7 +18,6 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
-#include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -187,8 +186,7 @@ result<checked_run> table_without_data(const application& program, const trainer
                                        const std::string& devices, const error& why) {
   const auto run = prepare_without_data(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
-                                        config.pipeline.stages);
+  const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const auto rows = rows_of(config, *run, *layout, std::nullopt, places_of(config));
   return checked_run{.table = in_columns(rows) + words_on_thread_loads(config) +
@@ -211,8 +209,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, *data);
   if (!run) return tl::unexpected(run.error());
-  const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
-                                        config.pipeline.stages);
+  const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const double program_bytes = resident_bytes();  // before layers are measured
   const auto placed = placed_or_refused(program, config, *run);

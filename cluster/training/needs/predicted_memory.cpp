@@ -47,11 +47,9 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
                                                  const pipeline_config& pipeline,
                                                  const optimizer_config& optimizer,
                                                  const registries& known) {
-  const auto layout = engine::layout_of(schedule_of(pipeline, known.schedules), pipeline.stages);
+  const auto layout = layout_of(pipeline, known.schedules);
   if (!layout) return tl::unexpected(layout.error());
-  const auto entry = known.optimizers.find(optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
+  const auto slots = tensors_a_parameter(optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
   const auto shares = state_shares_of(pipeline);
   std::vector<stage_bytes> all(pipeline.stages);

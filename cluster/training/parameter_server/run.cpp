@@ -267,8 +267,7 @@ result<void> run_to_end(run_parts& parts) {
 
 result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
                    run_control& control) {
-  actors::requester ask(group.system(),
-                        [&](const caf::node_id& id) { return group.node().name_of(id); });
+  auto ask = group.requester();
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;

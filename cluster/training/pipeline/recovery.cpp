@@ -52,7 +52,7 @@ stage_recovery::stage_recovery(node_group& group, joined_listening& doors,
                                const optimizers::registry& known, bool may_begin_anew)
     : group_(group),
       doors_(doors),
-      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),
+      ask_(group.requester()),
       known_(known),
       core_(may_begin_anew) {}
 

@@ -342,8 +342,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   ? "threads of this process"
                   : "link " + std::string(name_of(transport_of(config.link))));
   joined_listening doors(group, config.cluster);
-  actors::requester ask(group.system(),
-                        [&group](const caf::node_id& id) { return group.node().name_of(id); });
+  auto ask = group.requester();
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;

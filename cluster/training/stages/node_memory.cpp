@@ -38,14 +38,10 @@ struct node_needs {
 
 /// Of those nodes whose memory some stage computes in, by their numbers.
 result<std::map<std::size_t, node_needs>> needs_of_nodes(
-    const application& program, const pipeline_config& pipeline, const optimizer_config& optimizer,
-    const prepared_run& run, const std::vector<actors::build_stage>& orders,
-    const std::vector<std::size_t>& places) {
-  const auto entry = program.info.known.optimizers.find(optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto options = optimizers::complete(*entry, optimizer.options);
-  if (!options) return tl::unexpected(options.error());
-  const auto kept = actors::tensors_a_parameter(*entry, *options);
+    const optimizers::registry& known, const pipeline_config& pipeline,
+    const optimizer_config& optimizer, const prepared_run& run,
+    const std::vector<actors::build_stage>& orders, const std::vector<std::size_t>& places) {
+  const auto kept = tensors_a_parameter(optimizer, known);
   if (!kept) return tl::unexpected(kept.error());
   const auto names = stage_names_of(pipeline);
   std::map<std::size_t, node_needs> out;
@@ -161,8 +157,9 @@ result<void> check_threads(const application& program, const trainer_config& con
                            const prepared_run& run, const std::vector<actors::build_stage>& orders,
                            const engine::free_memory& room) {
   constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
-  const auto all = needs_of_nodes(program, config.pipeline, config.optimizer, run, orders,
-                                  std::vector<std::size_t>(orders.size()));
+  const auto all =
+      needs_of_nodes(program.info.known.optimizers, config.pipeline, config.optimizer, run, orders,
+                     std::vector<std::size_t>(orders.size()));
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
@@ -212,8 +209,8 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
     if (auto fits = check_here(program, config, run, orders); !fits) return fits;
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return {};  // there are no nodes
-  const auto needs =
-      needs_of_nodes(program, config.pipeline, config.optimizer, run, orders, *places);
+  const auto needs = needs_of_nodes(program.info.known.optimizers, config.pipeline,
+                                    config.optimizer, run, orders, *places);
   if (!needs) return tl::unexpected(needs.error());
   const auto nodes = ask_nodes(group, ask, config.cluster, *needs);
   for (const auto& node : nodes)
