@@ -8,7 +8,7 @@
 #include "actors/base/deadlines.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/launch/agents/wall_clock.hpp"
-#include "cluster/membership/agents/agent_start.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {

@@ -13,7 +13,7 @@
 #include "cluster/doctor/facts/facts.hpp"
 #include "cluster/doctor/findings_core.hpp"
 #include "cluster/doctor/visits/node_visit.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 
 namespace troupe::cluster::doctor {
 

@@ -9,7 +9,7 @@
 #include "cluster/doctor/visits/guest.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/program_build.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/link/door/listener.hpp"

@@ -6,7 +6,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/config/checks/thread_checks.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"

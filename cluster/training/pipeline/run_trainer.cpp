@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cluster/launch/start/process_start.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"

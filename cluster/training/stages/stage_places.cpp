@@ -7,7 +7,7 @@
 
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/meeting_place.hpp"

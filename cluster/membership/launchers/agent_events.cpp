@@ -9,7 +9,7 @@
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/wall_clock.hpp"
 #include "cluster/launch/interrupt.hpp"
-#include "cluster/membership/agents/agent_session.hpp"
+#include "cluster/membership/launchers/agent_session.hpp"
 #include "messages/base/log.hpp"
 
 /// What agents say, and what is made of it.

@@ -17,7 +17,7 @@
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/process_group.hpp"
-#include "cluster/membership/agents/agent_launcher.hpp"
+#include "cluster/membership/launchers/agent_launcher.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/error.hpp"

@@ -1,4 +1,4 @@
-#include "cluster/membership/agents/agent_start.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 
 #include <utility>
 #include <vector>

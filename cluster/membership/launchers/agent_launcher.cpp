@@ -1,4 +1,4 @@
-#include "cluster/membership/agents/agent_launcher.hpp"
+#include "cluster/membership/launchers/agent_launcher.hpp"
 
 #include <fcntl.h>
 
@@ -8,11 +8,12 @@
 #include "actors/base/deadlines.hpp"
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/launch/agents/program_build.hpp"
+#include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/find_program.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/pipe_ends.hpp"
-#include "cluster/membership/agents/agent_session.hpp"
-#include "cluster/membership/agents/agent_start.hpp"
+#include "cluster/membership/launchers/agent_session.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {

@@ -1,4 +1,4 @@
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 
 #include <chrono>
 #include <map>
