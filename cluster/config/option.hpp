@@ -133,6 +133,9 @@ struct draft {
   /// The setting of that name, if a user gave it.
   [[nodiscard]] const setting* find(const std::string& name) const;
 
+  /// How an error about it begins: as setting::where, or its name where no user gave it.
+  [[nodiscard]] std::string where(const std::string& name) const;
+
   /// Puts a layer over what is there, key by key; but the repeated tables of a file replace all of
   /// those before it. Errors: bad_config when the layer sets two rivals.
   [[nodiscard]] result<void> apply(const std::vector<setting>& layer);
@@ -148,5 +151,6 @@ struct draft {
 /// " (pipeline.stages = 3 in run.toml:4:10)", " (pipeline.stages = 3 by default)".
 [[nodiscard]] std::string source(const draft& whole, const std::string& name,
                                  const std::string& value);
+[[nodiscard]] std::string source(const draft& whole, const std::string& name, std::uint64_t value);
 
 }  // namespace troupe::cluster

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "cluster/checkpoints/checkpoint_files.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/open_files.hpp"

@@ -5,7 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/visits/guest.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/program_build.hpp"

@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/words.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/scheduler_nodes.hpp"
 
@@ -234,7 +234,7 @@ result<void> check_data_node(draft& whole, const registries&) {
   const auto place =
       stage_of_data(whole.config, whole.config.data, std::thread::hardware_concurrency());
   if (place) return {};
-  return fail(errc::bad_config, whole.find("data.node")->where() + ": " + place.error().text);
+  return fail(errc::bad_config, whole.where("data.node") + ": " + place.error().text);
 }
 
 }  // namespace troupe::cluster

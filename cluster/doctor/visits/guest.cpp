@@ -15,7 +15,6 @@
 #include <variant>
 
 #include "actors/base/deadlines.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edges/words.hpp"
 #include "cluster/doctor/facts/facts_text.hpp"
 #include "cluster/hosts/host_addresses.hpp"

@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"

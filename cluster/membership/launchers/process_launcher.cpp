@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/sources/command_line.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/open_files.hpp"

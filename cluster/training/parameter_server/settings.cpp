@@ -56,7 +56,7 @@ result<void> check_server(const draft& whole) {
   const auto server = config.own.of<server_settings>();
   if (config.link.transport == transport::loopback)
     return fail(errc::bad_config,
-                whole.find("link.transport")->where() +
+                whole.where("link.transport") +
                     ": loopback cannot connect processes; allowed: auto, tcp, shm");
   const bool waits = server.mode == engine::server_mode::synchronous;
   if (const setting* staleness = whole.find("server.staleness"); waits && staleness != nullptr)
