@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "cluster/config/words.hpp"
@@ -74,6 +75,10 @@ result<engine::model_layout> layout_of(const pipeline_config& config,
 std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_registry& known) {
   const auto layout = layout_of(config, known);
   return layout ? layout->virtual_stages() : config.stages;
+}
+
+unsigned cores_here() noexcept {
+  return std::thread::hardware_concurrency();
 }
 
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {

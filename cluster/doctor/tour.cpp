@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <thread>
 
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
@@ -107,11 +106,10 @@ void note_what_links_take(tour& all, const cluster_config& cluster, std::uint64_
 }
 
 void place_stages_in(tour& all, const placement_tables& config, const run_needs& needs) {
-  const auto cores = std::thread::hardware_concurrency();
-  const auto threads = threads_of_stages(config, cores);
-  const auto seats = seats_of_stages(config, cores);
+  const auto threads = threads_of_stages(config);
+  const auto seats = seats_of_stages(config);
   const bool are_joined = config.cluster.launch == launch_way::none;
-  const auto places = node_of_stages(config, cores);  // an error: there are no nodes
+  const auto places = node_of_stages(config);  // an error: there are no nodes
   for (std::uint32_t i = 0; i < threads.size(); ++i) {
     const auto stage = i % config.pipeline.stages;
     all.places.push_back(are_joined ? i + 1 : places ? (*places)[i] + 1 : 0);
@@ -143,7 +141,7 @@ void place_processes_in(tour& all, const run_needs& needs) {
 /// Has the machine of the stage that is to read the data open them; where the trainer is to, the
 /// data are open already.
 void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
-  const auto stage = stage_of_data(config, config.data, std::thread::hardware_concurrency());
+  const auto stage = stage_of_data(config, config.data);
   if (!data || !stage || !*stage || all.places.empty()) return;
   all.nodes[all.places.at(**stage)].data = data(config);
 }

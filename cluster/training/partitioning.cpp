@@ -4,7 +4,6 @@
 #include <exception>
 #include <future>
 #include <memory>
-#include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/measured_layers.hpp"
@@ -71,7 +70,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
   if (!recompute) return tl::unexpected(recompute.error());
   const auto copies = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!copies) return tl::unexpected(copies.error());
-  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto cores = std::max(1U, cores_here());
   const auto threads = threads_per_stage(config.pipeline, cores);
   engine::planning how{.schedule = schedule_of(config.pipeline, known.schedules),
                        .stages = config.pipeline.stages,

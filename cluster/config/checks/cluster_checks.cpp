@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "cluster/config/checks/host_checks.hpp"
@@ -143,7 +142,7 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
 
 std::vector<error> check_places(draft& whole, const registries&) {
   if (whole.config.cluster.nodes.empty()) return {};
-  const auto rooms = rooms_of(whole.config, std::thread::hardware_concurrency());
+  const auto rooms = rooms_of(whole.config);
   const auto& pipeline = whole.config.pipeline;
   const auto places = place_replicas(pipeline.stages, pipeline.replicas, rooms);
   if (places) return check_ports(whole, *places);
@@ -231,8 +230,7 @@ result<void> check_data_node(draft& whole, const registries&) {
                       whole.config.data.node + "; say which stages each node has, or leave " + key +
                       " or data.node out");
   }
-  const auto place =
-      stage_of_data(whole.config, whole.config.data, std::thread::hardware_concurrency());
+  const auto place = stage_of_data(whole.config, whole.config.data);
   if (place) return {};
   return fail(errc::bad_config, whole.where("data.node") + ": " + place.error().text);
 }

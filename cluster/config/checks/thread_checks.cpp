@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <thread>
 
 #include "cluster/hosts/placement_core.hpp"
 
@@ -37,7 +36,7 @@ result<void> check_threads_of(const draft& whole, const std::string& setting, in
 std::vector<error> check_threads(draft& whole, const registries&) {
   const auto& config = whole.config;
   const auto& nodes = config.cluster.nodes;
-  const auto here = std::thread::hardware_concurrency();
+  const auto here = cores_here();
   std::vector<error> found;
   const auto check = [&](const std::string& setting, int threads, unsigned cores) {
     if (const auto fine = check_threads_of(whole, setting, threads, cores); !fine)

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "cluster/config/words.hpp"
@@ -130,8 +129,7 @@ void tell_limits(const cluster_config& cluster) {
 result<agent_settings> agent_settings_of(const launch_tables& config,
                                          const std::vector<std::string>& names) {
   const auto& cluster = config.cluster;
-  const auto cores = std::thread::hardware_concurrency();
-  const auto places = node_of_stages(config, cores);
+  const auto places = node_of_stages(config);
   if (!places) return tl::unexpected(places.error());
   agent_settings out{.hosts = {},
                      .carrier = cluster.launch,
@@ -143,7 +141,7 @@ result<agent_settings> agent_settings_of(const launch_tables& config,
                      .logs = cluster.logs,
                      .push = cluster.push};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
-  const auto loads = thread_loads_of(config, cores);
+  const auto loads = thread_loads_of(config);
   for (std::size_t i = 0; i < loads.size(); ++i) out.hosts[i].threads = loads[i];
   for (std::size_t stage = 0; stage < names.size(); ++stage) {
     auto& host = out.hosts[(*places)[stage]];

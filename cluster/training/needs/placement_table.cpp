@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -94,10 +93,9 @@ std::string device_of(const cluster_config& cluster, const device_seat& seat) {
 
 /// Of each stage, replica by replica.
 std::vector<stage_place> places_of(const placement_tables& config) {
-  const auto cores = std::thread::hardware_concurrency();
-  const auto nodes = node_of_stages(config, cores);
+  const auto nodes = node_of_stages(config);
   std::vector<stage_place> all;
-  for (const auto& seat : seats_of_stages(config, cores)) {
+  for (const auto& seat : seats_of_stages(config)) {
     stage_place place{device_of(config.cluster, seat)};
     place.on_gpu = is_gpu(place.device);
     if (seat.device == "auto" && is_over_hosts(config.cluster.launch) && nodes)
@@ -124,9 +122,8 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
   const auto amount = [&memory](auto of) {
     return memory ? in_mebi(of(*memory)) : std::string(not_known);
   };
-  const auto cores = std::thread::hardware_concurrency();
-  const auto threads = threads_of_stages(config, cores);
-  const auto places = node_of_stages(config, cores);
+  const auto threads = threads_of_stages(config);
+  const auto places = node_of_stages(config);
   const auto stages = config.pipeline.stages;
   const auto shown = places || !are_replicas_alike(on, stages) ? on.size() : stages;
   std::vector<table_row> rows{

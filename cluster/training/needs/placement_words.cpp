@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/config/checks/thread_checks.hpp"
@@ -38,7 +37,7 @@ std::string words_on_replicas(const placement_tables& config, const train_config
   const auto logical = logical_replicas_of(config.pipeline, train);
   if (logical <= 1) return "";
   const auto replicas = config.pipeline.replicas;
-  const bool has_nodes = bool(node_of_stages(config, std::thread::hardware_concurrency()));
+  const bool has_nodes = bool(node_of_stages(config));
   auto out = std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
              " these stages" + (has_nodes ? "" : " on this machine") + "; a batch has " +
              std::to_string(logical) + " logical replicas, whose gradients " +
@@ -72,7 +71,7 @@ std::string explanation_of_memory(double program_bytes, const train_config& trai
 
 std::string words_on_devices(const placement_tables& config) {
   if (is_over_hosts(config.cluster.launch)) return "";
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto seats = seats_of_stages(config);
   const auto found = std::ranges::find(seats, "auto", &device_seat::device);
   if (found == seats.end()) return "";
   const auto said =
@@ -81,7 +80,7 @@ std::string words_on_devices(const placement_tables& config) {
 }
 
 std::string words_on_nodes(const placement_tables& config, const predicted_memory& memory) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   std::string out;
   for (std::size_t n = 0; places && n < config.cluster.nodes.size(); ++n) {
     const auto& node = config.cluster.nodes[n];
@@ -108,7 +107,7 @@ std::string words_on_nodes(const placement_tables& config, const predicted_memor
 
 std::string words_on_thread_loads(const placement_tables& config) {
   const auto& nodes = config.cluster.nodes;
-  const auto here = std::thread::hardware_concurrency();
+  const auto here = cores_here();
   const auto launch = config.cluster.launch;
   const auto loads = thread_loads_of(config, here);
   std::string out;

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "actors/pipeline/stage_needs.hpp"
@@ -138,7 +137,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const double remembered = logs_edges(config.pipeline, config.train) ? config.train.accumulate : 0;
   const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
                          static_cast<double>(parts);
-  const auto reader = stage_of_data(config, config.data, std::thread::hardware_concurrency());
+  const auto reader = stage_of_data(config, config.data);
   if (!reader) return tl::unexpected(reader.error());
   if (*reader)
     add_on_host(all.stages.at(**reader), batches);

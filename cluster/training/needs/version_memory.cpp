@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "actors/recovery/kept_stages.hpp"
 #include "actors/recovery/kept_versions.hpp"
@@ -37,14 +36,13 @@ result<std::vector<kept_elsewhere>> keepers_of(const placement_tables& config,
                                                const link_config& link, bool are_whole,
                                                bool outlives) {
   const auto& cluster = config.cluster;
-  const auto cores = std::thread::hardware_concurrency();
-  const auto seats = seats_of_stages(config, cores);
+  const auto seats = seats_of_stages(config);
   const auto count = seats.size();
   const bool share = lends_here(cluster, link);
   std::vector<std::string> nodes(count), hosts(count);
   std::vector<bool> here(count, true);
   if (!cluster.nodes.empty()) {
-    const auto places = node_of_stages(config, cores);
+    const auto places = node_of_stages(config);
     if (!places) return tl::unexpected(places.error());
     for (std::size_t i = 0; i < count; ++i) {
       const auto& node = cluster.nodes[places->at(i)];

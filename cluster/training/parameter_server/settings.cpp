@@ -4,7 +4,6 @@
 #include <iterator>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -63,7 +62,7 @@ result<void> check_server(const draft& whole) {
     return fail(errc::bad_config, staleness->where() + ": is of asynchronous workers only" +
                                       source(whole, "server.mode", "synchronous") +
                                       "; leave it out, or set --mode asynchronous");
-  const auto cores = std::thread::hardware_concurrency();
+  const auto cores = cores_here();
   for (const auto& [setting, threads] :
        {std::pair{"server.threads_per_worker", server.threads_per_worker},
         std::pair{"server.threads_per_shard", server.threads_per_shard}})

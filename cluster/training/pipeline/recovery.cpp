@@ -34,7 +34,7 @@ constexpr std::chrono::milliseconds look_every{10};
 void warn_of_shared_hosts(const placement_tables& config) {
   const auto& cluster = config.cluster;
   if (!is_over_hosts(cluster.launch) || cluster.nodes.size() < 2) return;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places) return;  // was said when the stages were placed
   const auto names = stage_names_of(config.pipeline);
   std::vector<std::string> nodes;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -207,7 +206,7 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
                           const std::vector<actors::build_stage>& orders) {
   if (config.cluster.launch == launch_way::local)
     if (auto fits = check_here(program, config, run, orders); !fits) return fits;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places) return {};  // there are no nodes
   const auto needs = needs_of_nodes(program.info.known.optimizers, config.pipeline,
                                     config.optimizer, run, orders, *places);
