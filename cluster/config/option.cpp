@@ -352,6 +352,15 @@ std::string blame(const draft& whole, const std::string& first, const std::strin
   return whole.where(b_is_nearer ? second : first) + ": ";
 }
 
+tl::unexpected<error> fail_at(const draft& whole, const std::string& name, const std::string& why) {
+  return fail(errc::bad_config, whole.where(name) + ": " + why);
+}
+
+tl::unexpected<error> fail_at(const draft& whole, const std::string& first,
+                              const std::string& second, const std::string& why) {
+  return fail(errc::bad_config, blame(whole, first, second) + why);
+}
+
 std::string source(const draft& whole, const std::string& name, const std::string& value) {
   const setting* found = whole.find(name);
   if (found == nullptr) return " (" + name + " = " + value + " by default)";

@@ -147,6 +147,12 @@ struct draft {
 [[nodiscard]] std::string blame(const draft& whole, const std::string& first,
                                 const std::string& second);
 
+/// An error about a setting, which begins as draft::where says; about one of two, as `blame` does.
+[[nodiscard]] tl::unexpected<error> fail_at(const draft& whole, const std::string& name,
+                                            const std::string& why);
+[[nodiscard]] tl::unexpected<error> fail_at(const draft& whole, const std::string& first,
+                                            const std::string& second, const std::string& why);
+
 /// Where a value of an error comes from: " (--stages 3)", " (--set pipeline.stages=3)",
 /// " (pipeline.stages = 3 in run.toml:4:10)", " (pipeline.stages = 3 by default)".
 [[nodiscard]] std::string source(const draft& whole, const std::string& name,

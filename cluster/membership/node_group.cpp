@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr auto waits = actors::usual_deadlines;
-constexpr milliseconds look_every{50};  // for a node that ended while it was waited for
+constexpr milliseconds look_every{50};            // for a node that ended while it was waited for
 constexpr milliseconds outliving_patience{5000};  // it may still be busy with the trainer before
 constexpr const char* no_outliving =
     "no process keeps versions for another trainer: if this one is lost, the run goes back to its "

@@ -12,8 +12,8 @@ result<std::unique_ptr<run_reporter>> run_reporter::open(const observe_config& o
   if (!observe.progress) options.style = progress_style::quiet;
   std::unique_ptr<run_reporter> made(new run_reporter(std::move(options)));
   if (observe.json.empty()) return made;
-  auto json = json_lines::open(observe.json, json_is_begun ? lines_before::of_this_run
-                                                           : lines_before::of_another_run);
+  auto json = json_lines::open(
+      observe.json, json_is_begun ? lines_before::of_this_run : lines_before::of_another_run);
   if (!json && restart > 0) {  // a FIFO's reader may have ended with the trainer before
     made->warn(json.error());
     return made;

@@ -68,12 +68,11 @@ struct performer {
     if (config.train.max_restarts > 0) {
       end_zygote();  // each trainer keeps its own
       const auto of_another_run = file_with_lines::at(config.observe.json);
-      const auto watched =
-          train_with_restarts({.program = name,
-                               .most = config.train.max_restarts,
-                               .checkpoint_signal = signal_of(config.checkpoint).value_or(0),
-                               .has_keeper = actions.keep &&
-                                             outlives_trainer(config.train, config.pipeline)});
+      const auto watched = train_with_restarts(
+          {.program = name,
+           .most = config.train.max_restarts,
+           .checkpoint_signal = signal_of(config.checkpoint).value_or(0),
+           .has_keeper = actions.keep && outlives_trainer(config.train, config.pipeline)});
       if (!watched) return report(name, watched.error());
       if (watched->is == watched_process::role::watcher) return watched->exit_code;
       if (watched->is == watched_process::role::keeper) {

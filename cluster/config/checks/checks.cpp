@@ -31,7 +31,7 @@ using errors = std::vector<error>;
 result<void> check_each_option(const draft& whole, const optimizers::optimizer& entry) {
   for (const auto& [name, value] : whole.config.optimizer.options)
     if (auto alone = optimizers::check_option(entry, name, value); !alone)
-      return fail(errc::bad_config, whole.where("optimizer." + name) + ": " + alone.error().text);
+      return fail_at(whole, "optimizer." + name, alone.error().text);
   return {};
 }
 
@@ -39,7 +39,7 @@ result<void> check_groups(const draft& whole, const optimizers::optimizer& entry
   const optimizer_config& config = whole.config.optimizer;
   std::vector<optimizers::group_rule> rules;
   const auto refuse = [&whole](const error& why) {
-    return fail(errc::bad_config, whole.where("optimizer.groups") + ": " + why.text);
+    return fail_at(whole, "optimizer.groups", why.text);
   };
   for (const std::string& text : config.groups) {
     auto rule = optimizers::parse_group(entry, text);
@@ -63,9 +63,7 @@ result<void> check_optimizer(draft& whole, const registries& known) {
     for (const auto& [name, value] : {std::pair{"lr", 0.008}, std::pair{"momentum", 0.9}})
       config.options.try_emplace(name, value);
   auto options = optimizers::complete(*entry, config.options);
-  if (!options)
-    return fail(errc::bad_config,
-                blame(whole, "optimizer.nesterov", "optimizer.name") + options.error().text);
+  if (!options) return fail_at(whole, "optimizer.nesterov", "optimizer.name", options.error().text);
   config.options = std::move(*options);
   return check_groups(whole, *entry);
 }
@@ -73,24 +71,24 @@ result<void> check_optimizer(draft& whole, const registries& known) {
 result<void> check_accumulation(draft& whole, const registries&) {
   const train_config& train = whole.config.train;
   if (!train.steps || *train.steps % train.accumulate == 0) return {};
-  return fail(errc::bad_config,
-              blame(whole, "train.accumulate", "train.steps") + std::to_string(*train.steps) +
-                  " steps" + source(whole, "train.steps", *train.steps) +
-                  " do not make whole updates of " + std::to_string(train.accumulate) + " steps" +
-                  source(whole, "train.accumulate", train.accumulate));
+  return fail_at(whole, "train.accumulate", "train.steps",
+                 std::to_string(*train.steps) + " steps" +
+                     source(whole, "train.steps", *train.steps) + " do not make whole updates of " +
+                     std::to_string(train.accumulate) + " steps" +
+                     source(whole, "train.accumulate", train.accumulate));
 }
 
 result<void> check_loss_scale(draft& whole, const registries&) {
   const bool dynamic = loss_scale_of(whole.config.model, whole.config.train) == 0;
   if (dynamic || whole.find("train.loss_scale_interval") == nullptr) return {};
-  return fail(errc::bad_config, whole.where("train.loss_scale_interval") +
-                                    ": is of a dynamic loss scale only (--loss-scale dynamic)");
+  return fail_at(whole, "train.loss_scale_interval",
+                 "is of a dynamic loss scale only (--loss-scale dynamic)");
 }
 
 result<void> check_texts(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   const auto refuse = [&whole](const std::string& name, const std::string& why) {
-    return fail(errc::bad_config, whole.where(name) + ": " + why);
+    return fail_at(whole, name, why);
   };
   if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
   if (!config.model.init_skip.empty() && config.model.init.empty())
@@ -112,13 +110,12 @@ result<void> check_texts(draft& whole, const registries&) {
 result<void> check_listen(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   if (link.transport == transport::shm && !link.listen.empty())
-    return fail(errc::bad_config, whole.where("link.listen") +
-                                      ": shared memory opens no port to listen at: choose --link "
-                                      "tcp, or leave --listen out");
+    return fail_at(whole, "link.listen",
+                   "shared memory opens no port to listen at: choose --link "
+                   "tcp, or leave --listen out");
   const bool is_tcp = opens_port(link.transport) || is_over_hosts(whole.config.cluster.launch);
   if (!is_tcp && link.listen.empty() && link.network == network::trusted)
-    return fail(errc::bad_config, whole.where("link.network") +
-                                      ": says what tcp runs on: choose --link tcp with it");
+    return fail_at(whole, "link.network", "says what tcp runs on: choose --link tcp with it");
   return {};
 }
 
@@ -134,10 +131,11 @@ result<void> check_secret(draft& whole, const registries&) {
   // Processes that we start get a random secret from us.
   const bool ours_alone = !whole.config.cluster.nodes.empty();
   if (is_loopback(link.listen) || ours_alone) return {};
-  return fail(errc::bad_config,
-              whole.where("link.listen") + ": other machines reach " + link.listen +
-                  ", so only who knows a secret may connect: name its file with --secret-file, or "
-                  "listen at a loopback address");
+  return fail_at(
+      whole, "link.listen",
+      "other machines reach " + link.listen +
+          ", so only who knows a secret may connect: name its file with --secret-file, or "
+          "listen at a loopback address");
 }
 
 // Why a file cannot be read; empty: it can.
@@ -150,15 +148,14 @@ std::string unreadable(const fs::path& file) {
 result<void> check_files(draft& whole, const registries&) {
   const auto& init = whole.config.model.init;
   if (const auto why = init.empty() ? "" : unreadable(init); !why.empty())
-    return fail(errc::bad_config, whole.where("model.init") + ": " + init.string() +
-                                      " cannot be read: " + why);
+    return fail_at(whole, "model.init", init.string() + " cannot be read: " + why);
   return check_outputs(whole);
 }
 
 result<void> check_checkpoint(draft& whole, const registries&) {
   const auto& config = whole.config.checkpoint;
   const auto refuse = [&whole](const char* key, const std::string& why) {
-    return fail(errc::bad_config, blame(whole, key, "checkpoint.dir") + why);
+    return fail_at(whole, key, "checkpoint.dir", why);
   };
   const auto period = period_of(config);
   if (!period) return refuse("checkpoint.every", period.error().text);

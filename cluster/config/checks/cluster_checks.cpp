@@ -153,7 +153,7 @@ std::vector<error> check_places(draft& whole, const registries&) {
 result<void> check_scheduler(draft& whole, const registries&) {
   const auto& config = whole.config.cluster;
   const auto refuse = [&whole](const std::string& key, const std::string& why) {
-    return fail(errc::bad_config, blame(whole, key, "cluster.launch") + why);
+    return fail_at(whole, key, "cluster.launch", why);
   };
   if (!config.host_file.empty() && config.launch != launch_way::mpi)
     return refuse("cluster.host_file", "is mpirun's; choose launch = \"mpi\", or leave it out");
@@ -177,7 +177,7 @@ result<void> check_cluster(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   const auto refuse = [&whole](const std::string& first, const std::string& second,
                                const std::string& why) {
-    return fail(errc::bad_config, blame(whole, first, second) + why);
+    return fail_at(whole, first, second, why);
   };
   const std::string way(word_of(config.launch));
   if (const auto why = wrong_network(config.network); !why.empty())
@@ -232,7 +232,7 @@ result<void> check_data_node(draft& whole, const registries&) {
   }
   const auto place = stage_of_data(whole.config, whole.config.data);
   if (place) return {};
-  return fail(errc::bad_config, whole.where("data.node") + ": " + place.error().text);
+  return fail_at(whole, "data.node", place.error().text);
 }
 
 }  // namespace troupe::cluster

@@ -60,12 +60,11 @@ std::string why_not(const output& what) {
 
 result<void> check_outputs(const draft& whole) {
   const auto refuse = [&whole](const output& what, const std::string& why) {
-    return fail(errc::bad_config, whole.where(what.option) + ": " + what.file.string() + why);
+    return fail_at(whole, what.option, what.file.string() + why);
   };
   for (const auto& [option, folder] : folders_of(whole.config.cluster, whole.config.checkpoint))
     if (const auto why = engine::why_no_folder(folder); !why.empty())
-      return fail(errc::bad_config,
-                  whole.where(option) + ": " + folder.string() + " takes no files: " + why);
+      return fail_at(whole, option, folder.string() + " takes no files: " + why);
   std::vector<output> before;
   for (const auto& each : outputs_of(whole.config.train, whole.config.observe)) {
     if (const auto why = why_not(each); !why.empty())

@@ -29,8 +29,7 @@ unsigned known_cores(const node_entry& node, launch_way launch, unsigned here) n
 result<void> check_threads_of(const draft& whole, const std::string& setting, int threads,
                               unsigned cores) {
   if (cores == 0 || !has_absurd_threads(threads, cores)) return {};
-  return fail(errc::bad_config,
-              whole.where(setting) + ": " + words_on_absurd_threads(threads, cores));
+  return fail_at(whole, setting, words_on_absurd_threads(threads, cores));
 }
 
 std::vector<error> check_threads(draft& whole, const registries&) {

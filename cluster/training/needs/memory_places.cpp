@@ -20,8 +20,7 @@ result<placed_run> place_by_memory(const application& program, const trainer_con
     if (!memory) return tl::unexpected(memory.error());
     placed.config.cluster.stage_needs = memory->stages;
     placed.memory = std::move(*memory);
-    if (auto places = node_of_stages(placed.config); !places)
-      return tl::unexpected(places.error());
+    if (auto places = node_of_stages(placed.config); !places) return tl::unexpected(places.error());
   }
   return placed;
 }

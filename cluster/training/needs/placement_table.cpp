@@ -214,12 +214,11 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
   const auto rows = rows_of(where.config, *run, *layout, where.memory, on);
-  auto out =
-      in_columns(rows) +
-      explanation_of_memory(program_bytes, config.train, config.pipeline,
-                            std::ranges::any_of(on, &stage_place::on_gpu)) +
-      words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
-      words_on_versions(where.memory, on) + words_on_run(config, devices);
+  auto out = in_columns(rows) +
+             explanation_of_memory(program_bytes, config.train, config.pipeline,
+                                   std::ranges::any_of(on, &stage_place::on_gpu)) +
+             words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
+             words_on_versions(where.memory, on) + words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();

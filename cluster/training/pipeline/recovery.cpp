@@ -50,11 +50,7 @@ void warn_of_shared_hosts(const placement_tables& config) {
 
 stage_recovery::stage_recovery(node_group& group, joined_listening& doors,
                                const optimizers::registry& known, bool may_begin_anew)
-    : group_(group),
-      doors_(doors),
-      ask_(group.requester()),
-      known_(known),
-      core_(may_begin_anew) {}
+    : group_(group), doors_(doors), ask_(group.requester()), known_(known), core_(may_begin_anew) {}
 
 stage_recovery::~stage_recovery() {
   if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);

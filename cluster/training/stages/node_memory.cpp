@@ -156,9 +156,8 @@ result<void> check_threads(const application& program, const trainer_config& con
                            const prepared_run& run, const std::vector<actors::build_stage>& orders,
                            const engine::free_memory& room) {
   constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
-  const auto all =
-      needs_of_nodes(program.info.known.optimizers, config.pipeline, config.optimizer, run, orders,
-                     std::vector<std::size_t>(orders.size()));
+  const auto all = needs_of_nodes(program.info.known.optimizers, config.pipeline, config.optimizer,
+                                  run, orders, std::vector<std::size_t>(orders.size()));
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
