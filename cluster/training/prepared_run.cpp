@@ -67,9 +67,8 @@ result<void> check_micro_batches(const application& program, const trainer_confi
   if (!suffices(batch, parts, least))
     return fail(
         errc::bad_config,
-        place(batch) + "a step of " + std::to_string(batch) +
-            (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
-            "take a larger --batch-size" +
+        place(batch) + "a step of " + counted(batch, "sample") + " has a micro-batch of one" +
+            need + "take a larger --batch-size" +
             (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
             ", or a larger --image-size where the data has one");
   const auto rest = samples % batch;

@@ -14,6 +14,7 @@
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/scheduler_nodes.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -164,8 +165,7 @@ result<void> check_scheduler(draft& whole, const registries&) {
   const auto stages = whole.config.pipeline.stages;
   if (config.nodes.empty() && nodes->size() > stages)
     return refuse("cluster.launch", std::to_string(nodes->size()) + " hosts are too many for " +
-                                        std::to_string(stages) +
-                                        (stages == 1 ? " stage" : " stages") +
+                                        counted(stages, "stage") +
                                         ", of which each host runs one at least; take fewer hosts, "
                                         "or more stages (--stages)");
   whole.config.cluster.nodes = std::move(*nodes);

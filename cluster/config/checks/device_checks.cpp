@@ -38,9 +38,8 @@ std::string fault_of_list(const draft& whole) {
            "that of a node";
   const auto all = stages * pipeline.replicas;
   if (count == stages || count == all) return {};
-  return "has " + std::to_string(count) + " devices for " + std::to_string(stages) +
-         (stages == 1 ? " stage" : " stages") + source(whole, "pipeline.stages", stages) +
-         "; name one for all stages, or one for each" +
+  return "has " + std::to_string(count) + " devices for " + counted(stages, "stage") +
+         source(whole, "pipeline.stages", stages) + "; name one for all stages, or one for each" +
          (all > stages ? ", of one replica or of all " + std::to_string(pipeline.replicas) : "");
 }
 

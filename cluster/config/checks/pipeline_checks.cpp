@@ -59,7 +59,7 @@ result<void> check_cut(draft& whole, const registries& known) {
   const bool is_word = layers == 1 && key == "pipeline.partition";
   const auto meant = is_word ? nearest(pipeline.cut.front(), {"auto", "even"}) : std::nullopt;
   return fail_at(whole, key, "pipeline.stages",
-                 "a cut at " + std::to_string(layers) + (layers == 1 ? " layer" : " layers") +
+                 "a cut at " + counted(layers, "layer") +
                      source(whole, key, join({pipeline.cut.begin(), pipeline.cut.end()})) +
                      " makes " + std::to_string(layers + 1) + " " + parts + ", not " +
                      std::to_string(slices_of(pipeline, known.schedules)) +

@@ -9,6 +9,7 @@
 #include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/training/saved_state.hpp"
 
 namespace troupe::cluster {
@@ -132,8 +133,8 @@ result<std::size_t> restore_manifests(const disk_access& by) {
   const auto* const what = steps->empty()             ? " had no manifest"
                            : newest == steps->front() ? " had older manifests alone"
                                                       : " had a manifest that cannot be read";
-  log::warning(dir.string() + what + "; the hosts kept those of " + std::to_string(restored) +
-               (restored == 1 ? " checkpoint" : " checkpoints"));
+  log::warning(dir.string() + what + "; the hosts kept those of " +
+               counted(restored, "checkpoint"));
   return restored;
 }
 

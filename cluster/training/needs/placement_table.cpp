@@ -17,6 +17,7 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -25,7 +26,7 @@ using actors::in_mebi;
 
 std::string layers_of(const prepared_run& run, const engine::layer_range& range) {
   const auto& [first, last] = range;
-  const auto count = std::to_string(last - first) + (last - first == 1 ? " layer" : " layers");
+  const auto count = counted(last - first, "layer");
   return run.layer_names[first] + " .. " + run.layer_names[last - 1] + " (" + count + ")";
 }
 

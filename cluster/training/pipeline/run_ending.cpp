@@ -7,6 +7,7 @@
 #include "actors/base/deadlines.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -37,14 +38,10 @@ result<void> show(pipeline_run& parts, actors::pipeline& stages) {
   return program.ask_nodes({parts.group.system(), parts.group.names(), find}).map(print);
 }
 
-std::string times(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 void tell_recovered(const recovery_totals& of) {
   if (of.replays + of.returns == 0) return;
-  log::info("after losses there were " + times(of.replays, "replay") + " of lost stages and " +
-            times(of.returns, "return") +
+  log::info("after losses there were " + counted(of.replays, "replay") + " of lost stages and " +
+            counted(of.returns, "return") +
             " of all; processes that had begun them before computed " +
             std::to_string(of.computed_again) + " actions again");
 }

@@ -154,7 +154,7 @@ std::string loss_of(const std::string& host, const found_slices& found,
     others.insert(disks[held.begin()->first].host);
   }
   if (lost.empty()) return "";
-  const auto files = std::to_string(lost.size()) + (lost.size() == 1 ? " file" : " files");
+  const auto files = counted(lost.size(), "file");
   const auto why =
       own == disks.size() ? "it is not in this run" : checked[own].faults.at(lost.front());
   return host + " no longer has " + files + " of the checkpoint of step " +

@@ -18,6 +18,7 @@
 #include "engine/base/free_memory.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
@@ -57,12 +58,6 @@ result<std::map<std::size_t, node_needs>> needs_of_nodes(
   return out;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string all;
-  for (const auto& each : names) all += (all.empty() ? "" : ", ") + each;
-  return all;
-}
-
 /// A node, what its stages take, and what it says of its memory.
 struct asked_node {
   std::string name;
@@ -98,7 +93,7 @@ result<void> check_least(const asked_node& node) {
   if (node.needs.on_cpu < 2) return {};
   return actors::check_room("node " + node.name +
                                 ": the weights, gradients and optimizer state of its stages (" +
-                                listed(node.needs.names) + ") take",
+                                join({node.needs.names.begin(), node.needs.names.end()}) + ") take",
                             static_cast<double>(node.needs.least_bytes), node.room, node.host);
 }
 
@@ -145,7 +140,8 @@ void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_
   for (const auto stage : node.needs.stages)
     bytes += predicted.at(stage % predicted.size()).on_host(orders.at(stage).device != "cpu");
   const auto lack = actors::predicted_lack(
-      "node " + node.name + ": its stages (" + listed(node.needs.names) + ") are predicted to take",
+      "node " + node.name + ": its stages (" +
+          join({node.needs.names.begin(), node.needs.names.end()}) + ") are predicted to take",
       bytes, node.room, node.host);
   if (!lack.empty()) log::warning(lack);
 }
@@ -161,7 +157,8 @@ result<void> check_threads(const application& program, const trainer_config& con
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
-  const auto who = "all stages (" + listed(needs.names) + "), which are threads of one process, ";
+  const auto who = "all stages (" + join({needs.names.begin(), needs.names.end()}) +
+                   "), which are threads of one process, ";
   const auto place = config.places.of("pipeline.stages_in") + ": ";
   const auto least = static_cast<double>(needs.least_bytes);
   const auto fits = actors::check_room(
