@@ -37,16 +37,6 @@ result<void> drive_all(const node_run& run, node_group& nodes) try {
 
 }  // namespace
 
-result<std::unique_ptr<node_launcher>> process_launcher_of(const link_config& how,
-                                                           const observe_config& observe,
-                                                           std::size_t processes) {
-  auto link = process_link_of(how);
-  if (!link) return tl::unexpected(link.error());
-  if (auto listens = check_trainer_listens(how.listen); !listens)
-    return tl::unexpected(listens.error());
-  return make_process_launcher(std::move(*link), observe.verbose, processes);
-}
-
 actors::progress_settings progress_of(const observe_config& observe, const train_config& train) {
   return {.slow_after = std::chrono::duration<double>(observe.slow_after),
           .hang_timeout = std::chrono::duration<double>(train.hang_timeout)};

@@ -13,6 +13,7 @@
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/launch/start/process_start.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/parameter_server/builder.hpp"
@@ -315,10 +316,10 @@ result<run_end> run_server_trainer(const server_application& program,
   if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   auto names = node_names(config.own.of<server_settings>());
-  auto where = process_launcher_of(config.link, config.observe, names.size());
-  if (!where) return tl::unexpected(where.error());
-  return run_nodes({.where = std::move(*where),
-                    .listen = config.link.listen,
+  auto placed = choose_launcher(config, names);  // of this machine: there are no [[node]] tables
+  if (!placed) return tl::unexpected(placed.error());
+  return run_nodes({.where = std::move(placed->where),
+                    .listen = std::move(placed->listen),
                     .names = std::move(names),
                     .progress = progress_of(config.observe, config.train),
                     .drive = [&](node_group& group) { return drive(group, config, *run, control); },
