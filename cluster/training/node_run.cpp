@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <utility>
 
 #include "cluster/doctor/visits/guest.hpp"

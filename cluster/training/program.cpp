@@ -23,7 +23,6 @@
 #include "cluster/observe/json_lines.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/measuring_process.hpp"
-#include "cluster/training/restarts/keeper_process.hpp"
 #include "cluster/training/restarts/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/answer.hpp"

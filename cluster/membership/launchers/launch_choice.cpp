@@ -1,7 +1,5 @@
 #include "cluster/membership/launchers/launch_choice.hpp"
 
-#include <chrono>
-#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>

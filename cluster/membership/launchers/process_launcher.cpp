@@ -167,10 +167,6 @@ class process_launcher final : public node_launcher {
   process_group group_;
 };
 
-}  // namespace
-
-namespace {
-
 /// Whoever names a port wants one to be open.
 transport chosen_transport(const link_config& config) noexcept {
   const bool names_port = config.transport == transport::automatic && !config.listen.empty();

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <map>
-#include <string>
 #include <utility>
 
 #include "actors/pipeline/stage_needs.hpp"

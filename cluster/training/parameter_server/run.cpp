@@ -99,9 +99,7 @@ result<std::vector<engine::named_tensor>> gather_state(actors::requester& ask,
 }
 
 result<engine::tensor_stream> weights_of(driver& drives) {
-  auto weights = drives.read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  return engine::stream_of(std::move(*weights));
+  return drives.read_weights().map([](const auto& all) { return engine::stream_of(all); });
 }
 
 /// Writes the files of a checkpoint. The shards' state is read first: when they all have that

@@ -4,7 +4,6 @@
 #include <caf/send.hpp>
 #include <chrono>
 #include <limits>
-#include <string>
 #include <thread>
 #include <utility>
 #include <variant>

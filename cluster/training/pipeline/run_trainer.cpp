@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <utility>
 
 #include "cluster/launch/start/process_start.hpp"

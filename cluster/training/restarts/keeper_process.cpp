@@ -1,7 +1,5 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 
-#include <memory>
-#include <string>
 #include <utility>
 
 #include "cluster/hosts/host_addresses.hpp"

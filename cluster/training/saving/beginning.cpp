@@ -4,7 +4,6 @@
 #include <charconv>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "cluster/config/sources/resume_command_core.hpp"
 #include "messages/base/format.hpp"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <caf/actor_cast.hpp>
-#include <string>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"

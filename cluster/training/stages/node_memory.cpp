@@ -7,7 +7,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/interfaces.hpp"

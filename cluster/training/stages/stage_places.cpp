@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
