@@ -70,13 +70,14 @@ class node_launcher {
   /// at once, when not all of them can end in order.
   virtual void join(bool in_order) = 0;
 
-  /// Ends node processes at once, all or the one of this name. From any thread.
-  virtual void kill() = 0;
-  virtual void kill(const std::string& name) = 0;
+  /// Ends node processes at once, all or the one of this name; nothing where none are ours. From
+  /// any thread.
+  virtual void kill() {}
+  virtual void kill(const std::string& /*name*/) {}
 
-  /// Node processes stop and go on with the trainer. From any thread.
-  virtual void suspend() = 0;
-  virtual void resume() = 0;
+  /// Node processes stop and go on with the trainer; nothing where none are ours. From any thread.
+  virtual void suspend() {}
+  virtual void resume() {}
 };
 
 /// How the processes of a run find and trust each other.

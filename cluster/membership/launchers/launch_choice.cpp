@@ -183,10 +183,6 @@ class awaited_nodes final : public node_launcher {
   std::string required_build() const override { return build_; }
   void expect_ends() override {}
   void join(bool) override {}
-  void kill() override {}
-  void kill(const std::string&) override {}
-  void suspend() override {}
-  void resume() override {}
 
  private:
   const process_link link_;

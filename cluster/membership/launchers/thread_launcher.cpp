@@ -52,11 +52,6 @@ class thread_launcher final : public node_launcher {
     for (auto& thread : std::exchange(threads_, {})) thread.join();
   }
 
-  void kill() override {}  // threads end with the process
-  void kill(const std::string&) override {}
-  void suspend() override {}  // and stop and go on with it
-  void resume() override {}
-
  private:
   const messages::loopback_network network_;
   const registries known_;
