@@ -314,6 +314,11 @@ const setting* draft::find(const std::string& name) const {
   return found == given.end() ? nullptr : &found->second;
 }
 
+std::string draft::where(const std::string& name) const {
+  const setting* const found = find(name);
+  return found == nullptr ? name : found->where();
+}
+
 result<void> draft::apply(const std::vector<setting>& layer) {
   std::map<std::string, const setting*> seen;
   const bool has_nodes = std::ranges::any_of(layer, [](const setting& each) {
@@ -344,8 +349,16 @@ std::string blame(const draft& whole, const std::string& first, const std::strin
   const setting* a = whole.find(first);
   const setting* b = whole.find(second);
   const bool b_is_nearer = b != nullptr && (a == nullptr || b->origin > a->origin);
-  if (b_is_nearer) return b->where() + ": ";
-  return (a != nullptr ? a->where() : first) + ": ";
+  return whole.where(b_is_nearer ? second : first) + ": ";
+}
+
+tl::unexpected<error> fail_at(const draft& whole, const std::string& name, const std::string& why) {
+  return fail(errc::bad_config, whole.where(name) + ": " + why);
+}
+
+tl::unexpected<error> fail_at(const draft& whole, const std::string& first,
+                              const std::string& second, const std::string& why) {
+  return fail(errc::bad_config, blame(whole, first, second) + why);
 }
 
 std::string source(const draft& whole, const std::string& name, const std::string& value) {
@@ -354,6 +367,10 @@ std::string source(const draft& whole, const std::string& name, const std::strin
   if (found->origin == setting_origin::flag) return " (" + found->entry->flag + " " + value + ")";
   if (found->origin == setting_origin::set) return " (--set " + name + "=" + value + ")";
   return " (" + name + " = " + value + " in " + found->place + ")";
+}
+
+std::string source(const draft& whole, const std::string& name, std::uint64_t value) {
+  return source(whole, name, std::to_string(value));
 }
 
 }  // namespace troupe::cluster

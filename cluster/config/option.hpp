@@ -133,6 +133,9 @@ struct draft {
   /// The setting of that name, if a user gave it.
   [[nodiscard]] const setting* find(const std::string& name) const;
 
+  /// How an error about it begins: as setting::where, or its name where no user gave it.
+  [[nodiscard]] std::string where(const std::string& name) const;
+
   /// Puts a layer over what is there, key by key; but the repeated tables of a file replace all of
   /// those before it. Errors: bad_config when the layer sets two rivals.
   [[nodiscard]] result<void> apply(const std::vector<setting>& layer);
@@ -144,9 +147,16 @@ struct draft {
 [[nodiscard]] std::string blame(const draft& whole, const std::string& first,
                                 const std::string& second);
 
+/// An error about a setting, which begins as draft::where says; about one of two, as `blame` does.
+[[nodiscard]] tl::unexpected<error> fail_at(const draft& whole, const std::string& name,
+                                            const std::string& why);
+[[nodiscard]] tl::unexpected<error> fail_at(const draft& whole, const std::string& first,
+                                            const std::string& second, const std::string& why);
+
 /// Where a value of an error comes from: " (--stages 3)", " (--set pipeline.stages=3)",
 /// " (pipeline.stages = 3 in run.toml:4:10)", " (pipeline.stages = 3 by default)".
 [[nodiscard]] std::string source(const draft& whole, const std::string& name,
                                  const std::string& value);
+[[nodiscard]] std::string source(const draft& whole, const std::string& name, std::uint64_t value);
 
 }  // namespace troupe::cluster

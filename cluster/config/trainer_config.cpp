@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <thread>
 #include <utility>
 
 #include "cluster/config/words.hpp"
@@ -66,9 +66,18 @@ engine::schedule_choice schedule_of(const pipeline_config& config,
   return {config.schedule, config.chunks, config.plan, known};
 }
 
+result<engine::model_layout> layout_of(const pipeline_config& config,
+                                       const engine::schedule_registry& known) {
+  return engine::layout_of(schedule_of(config, known), config.stages);
+}
+
 std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_registry& known) {
-  const auto layout = engine::layout_of(schedule_of(config, known), config.stages);
+  const auto layout = layout_of(config, known);
   return layout ? layout->virtual_stages() : config.stages;
+}
+
+unsigned cores_here() noexcept {
+  return std::thread::hardware_concurrency();
 }
 
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {

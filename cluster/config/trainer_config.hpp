@@ -240,6 +240,10 @@ struct placement_tables {
 [[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config,
                                                   const engine::schedule_registry& known);
 
+/// How the model is cut into the chunks of stages. Errors: see engine::layout_of.
+[[nodiscard]] result<engine::model_layout> layout_of(const pipeline_config& config,
+                                                     const engine::schedule_registry& known);
+
 /// How many slices the model is cut into: the stages' chunks. The config has passed its checks.
 [[nodiscard]] std::uint32_t slices_of(const pipeline_config& config,
                                       const engine::schedule_registry& known);
@@ -259,9 +263,13 @@ struct placement_tables {
 /// there are replicas "stage-1 of replica 2".
 [[nodiscard]] std::vector<std::string> stage_names_of(const pipeline_config& config);
 
+/// The cores of this machine; 0: the system does not say them.
+[[nodiscard]] unsigned cores_here() noexcept;
+
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
 /// 0 an equal share, so that the stages of all replicas never exceed the cores; at least 1.
-[[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
+[[nodiscard]] int threads_per_stage(const pipeline_config& config,
+                                    unsigned cores = cores_here()) noexcept;
 
 /// What a stage computes on, if its node does not say it (see parse_device): the one device of all
 /// stages, or its own in a list of those of one replica, or of all. `place`: among the stages of
@@ -279,29 +287,31 @@ struct placement_tables {
 [[nodiscard]] bool are_stages_on_gpus(const placement_tables& config);
 
 /// What placing stages needs to know of the nodes; `cores`: of a node that names none.
-[[nodiscard]] std::vector<node_room> rooms_of(const placement_tables& config, unsigned cores);
+[[nodiscard]] std::vector<node_room> rooms_of(const placement_tables& config,
+                                              unsigned cores = cores_here());
 
 /// The index in `config.cluster.nodes` of each stage's node, those of one replica after those of
 /// another; `cores`: of a node that names none.
 /// Errors: bad_config where the stages do not fit the nodes, and where there is no node.
 [[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const placement_tables& config,
-                                                              unsigned cores);
+                                                              unsigned cores = cores_here());
 
 /// The stage in whose process the data are read: the first one of the node that `data` names, or
 /// where there are no nodes the one that it names itself, "stage-0". Nothing: the trainer reads
 /// them. Errors: bad_config for an unknown name, listing the known ones.
 [[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const placement_tables& config,
                                                                const data_config& data,
-                                                               unsigned cores);
+                                                               unsigned cores = cores_here());
 
 /// Intra-op threads of each stage, those of one replica after those of another: as above, or where
 /// there are nodes what each stage's says, or an equal share of its cores. The config is checked.
-[[nodiscard]] std::vector<int> threads_of_stages(const placement_tables& config, unsigned cores);
+[[nodiscard]] std::vector<int> threads_of_stages(const placement_tables& config,
+                                                 unsigned cores = cores_here());
 
 /// The threads of each node's stages, or where there are no nodes of those of this machine. The
 /// config is checked.
 [[nodiscard]] std::vector<thread_load> thread_loads_of(const placement_tables& config,
-                                                       unsigned cores);
+                                                       unsigned cores = cores_here());
 
 /// What a stage computes on, as the config says. Where that is "auto", `seat` is its number among
 /// the `seats` stages of its machine for which it is (see engine::assign_device).
@@ -315,7 +325,7 @@ struct device_seat {
 
 /// Of each stage, those of one replica after those of another. The config is checked.
 [[nodiscard]] std::vector<device_seat> seats_of_stages(const placement_tables& config,
-                                                       unsigned cores);
+                                                       unsigned cores = cores_here());
 
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see
 /// optimizers::rate_share. `config` is checked.

@@ -36,17 +36,17 @@ finding of_preparing(const error& why, const cluster_config& cluster, const data
   return of_plan("settings", why, "change the settings that are named");
 }
 
-void tell_who_starts(const trainer_config& config, std::vector<finding>& to) {
+void tell_who_starts(const link_config& link, std::vector<finding>& to) {
   to.push_back({severity::ok, "node", "",
                 "others start the stages (launch = \"none\"): the machine of each is examined once "
                 "it has joined, as it joins the run",
                 ""});
-  if (const auto who = who_may_join(config.link.listen); !who.empty())
+  if (const auto who = who_may_join(link.listen); !who.empty())
     to.push_back({severity::ok, "node", "", who, ""});
 }
 
 /// Where processes come that others start.
-result<std::unique_ptr<reception>> open_reception(const trainer_config& config,
+result<std::unique_ptr<reception>> open_reception(const placement_tables& config,
                                                   const agent_plan& plan) {
   auto build = program_build();
   if (!build) return tl::unexpected(build.error());
@@ -66,11 +66,11 @@ struct departure {
   std::vector<way_to_node> ways;
 };
 
-departure depart(const trainer_config& config, const agent_plan& plan, bool are_joined,
+departure depart(const placement_tables& config, const agent_plan& plan, bool are_joined,
                  std::size_t nodes) {
   departure out;
   if (are_joined) out.guests = open_reception(config, plan);
-  const auto examiners = std::max<std::size_t>(most_edges(config, nodes), 1);
+  const auto examiners = std::max<std::size_t>(most_edges(config.pipeline, nodes), 1);
   out.ways = begin_to_reach(plan, trainer_name(config.cluster), examiners);
   if (!out.guests || *out.guests == nullptr) return out;
   for (const auto& name : stage_names_of(config.pipeline))
@@ -94,7 +94,7 @@ void take_ways(tour& all, departure& from) {
 examination examine(const trainer_config& config, const run_knowledge& program) {
   examination out;
   auto plan = plan_of(config);
-  const bool are_joined = is_joined(config, program.has_stages);
+  const bool are_joined = is_joined(config.cluster, program.has_stages);
   const auto joined = are_joined ? stage_names_of(config.pipeline).size() : 0;
   const auto nodes = 1 + joined + (plan ? plan->agents.hosts.size() : 0);
   const auto room = allow_open_files(own_files + files_a_visit * nodes);
@@ -105,7 +105,7 @@ examination examine(const trainer_config& config, const run_knowledge& program) 
     out.others.push_back(of_plan("settings", plan.error(), "change the settings that are named"));
     return out;
   }
-  if (are_joined) tell_who_starts(config, out.others);
+  if (are_joined) tell_who_starts(config.link, out.others);
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
   if (known.is_placed_by_memory) placed.cluster.stage_needs = known.predicted;

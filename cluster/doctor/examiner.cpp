@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/doctor/edges/link_channel.hpp"
 #include "cluster/doctor/edges/raw_socket.hpp"

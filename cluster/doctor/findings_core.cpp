@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "cluster/launch/open_files.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -21,10 +22,6 @@ std::string number_text(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), value < 10 ? "%.1f" : "%.0f", value);
   return text.data();
-}
-
-std::string counted(int count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 /// A quota may allow a part of one.

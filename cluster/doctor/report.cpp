@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster/doctor/facts/facts_text.hpp"
+#include "messages/base/near_miss.hpp"
 #include "messages/base/printable.hpp"
 
 namespace troupe::cluster::doctor {
@@ -13,10 +14,6 @@ using nlohmann::json;
 
 std::string padded(const std::string& text, std::size_t width) {
   return text + std::string(width - std::min(width, text.size()) + 2, ' ');
-}
-
-std::string count_text(std::size_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string unexamined(const std::vector<std::string>& nodes) {
@@ -32,7 +29,7 @@ std::string summary(const std::vector<finding>& all) {
   const auto errors = count(severity::error);
   const auto warnings = count(severity::warning);
   if (errors + warnings == 0) return "all is well";
-  return count_text(errors, "error") + ", " + count_text(warnings, "warning");
+  return counted(errors, "error") + ", " + counted(warnings, "warning");
 }
 
 }  // namespace

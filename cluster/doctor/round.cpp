@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/launch/agents/wall_clock.hpp"
-#include "cluster/membership/agent_start.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <thread>
 
 #include "cluster/checkpoints/checkpoint_files.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/open_files.hpp"
@@ -108,11 +106,10 @@ void note_what_links_take(tour& all, const cluster_config& cluster, std::uint64_
 }
 
 void place_stages_in(tour& all, const placement_tables& config, const run_needs& needs) {
-  const auto cores = std::thread::hardware_concurrency();
-  const auto threads = threads_of_stages(config, cores);
-  const auto seats = seats_of_stages(config, cores);
+  const auto threads = threads_of_stages(config);
+  const auto seats = seats_of_stages(config);
   const bool are_joined = config.cluster.launch == launch_way::none;
-  const auto places = node_of_stages(config, cores);  // an error: there are no nodes
+  const auto places = node_of_stages(config);  // an error: there are no nodes
   for (std::uint32_t i = 0; i < threads.size(); ++i) {
     const auto stage = i % config.pipeline.stages;
     all.places.push_back(are_joined ? i + 1 : places ? (*places)[i] + 1 : 0);
@@ -144,7 +141,7 @@ void place_processes_in(tour& all, const run_needs& needs) {
 /// Has the machine of the stage that is to read the data open them; where the trainer is to, the
 /// data are open already.
 void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
-  const auto stage = stage_of_data(config, config.data, std::thread::hardware_concurrency());
+  const auto stage = stage_of_data(config, config.data);
   if (!data || !stage || !*stage || all.places.empty()) return;
   all.nodes[all.places.at(**stage)].data = data(config);
 }
@@ -193,17 +190,18 @@ std::vector<visited> nodes_of(const trainer_config& config, const tour& all, con
   out.push_back(trainer_of(config, all, needs));
   for (std::size_t i = 0; i < all.plan.agents.hosts.size(); ++i)
     out.push_back(node_with_agent(all, i));
-  if (!is_joined(config, has_stages)) return out;
+  if (!is_joined(config.cluster, has_stages)) return out;
   for (const auto& name : stage_names_of(config.pipeline))
     out.push_back(node_that_joins(name, all.transport));
   return out;
 }
 
 /// Of a run with stages: where they are, and what they and their checkpoints take there.
-void put_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
+void put_stages_in(tour& all, const placement_tables& config, const checkpoint_config& kept,
+                   const run_needs& needs) {
   place_stages_in(all, config, needs);
-  add_slice_folders(all, config.checkpoint, config.cluster, needs);
-  add_shared_folder(all, config.checkpoint, config.cluster, needs);
+  add_slice_folders(all, kept, config.cluster, needs);
+  add_shared_folder(all, kept, config.cluster, needs);
   if (config.pipeline.stages_in == placement::processes)
     note_what_links_take(all, config.cluster,
                          std::uint64_t{config.pipeline.stages} * config.pipeline.replicas);
@@ -217,20 +215,20 @@ std::string trainer_name(const cluster_config& cluster) {
   return is_taken ? "the trainer" : "trainer";
 }
 
-result<agent_plan> plan_of(const trainer_config& config) {
+result<agent_plan> plan_of(const launch_tables& config) {
   if (!config.cluster.nodes.empty()) return plan_agents(config, stage_names_of(config.pipeline));
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
   return agent_plan{.link = std::move(*link), .listen = config.link.listen, .agents = {}};
 }
 
-bool is_joined(const trainer_config& config, bool has_stages) noexcept {
-  return has_stages && config.cluster.launch == launch_way::none;
+bool is_joined(const cluster_config& cluster, bool has_stages) noexcept {
+  return has_stages && cluster.launch == launch_way::none;
 }
 
-std::size_t most_edges(const trainer_config& config, std::size_t nodes) {
-  const std::size_t stages = config.pipeline.stages;
-  const std::size_t replicas = config.pipeline.replicas;
+std::size_t most_edges(const pipeline_config& pipeline, std::size_t nodes) {
+  const std::size_t stages = pipeline.stages;
+  const std::size_t replicas = pipeline.replicas;
   const auto pairs = replicas * stages + stages * replicas * (replicas - 1) / 2;
   return std::min(nodes * nodes, nodes + 2 * pairs);
 }
@@ -241,7 +239,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   all.transport = name_of(transport_of(all.plan.link));
   all.nodes = nodes_of(config, all, needs, program.has_stages);
   if (program.has_stages) {
-    put_stages_in(all, config, needs);
+    put_stages_in(all, config, config.checkpoint, needs);
   } else {
     place_processes_in(all, needs);
     note_what_links_take(all, config.cluster, needs.threads_of_processes.size());

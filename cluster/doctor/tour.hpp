@@ -13,7 +13,7 @@
 #include "cluster/doctor/facts/facts.hpp"
 #include "cluster/doctor/findings_core.hpp"
 #include "cluster/doctor/visits/node_visit.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 
 namespace troupe::cluster::doctor {
 
@@ -49,13 +49,13 @@ struct tour {
 
 /// How a run's processes would be started. A run without nodes has its stages on the trainer's
 /// machine, or where others start them. Errors: as of plan_agents.
-[[nodiscard]] result<agent_plan> plan_of(const trainer_config& config);
+[[nodiscard]] result<agent_plan> plan_of(const launch_tables& config);
 
 /// Whether others start the processes of its stages, each of which is a node by itself.
-[[nodiscard]] bool is_joined(const trainer_config& config, bool has_stages) noexcept;
+[[nodiscard]] bool is_joined(const cluster_config& cluster, bool has_stages) noexcept;
 
 /// More than the edges between the nodes of a plan can be, wherever its stages are placed.
-[[nodiscard]] std::size_t most_edges(const trainer_config& config, std::size_t nodes);
+[[nodiscard]] std::size_t most_edges(const pipeline_config& pipeline, std::size_t nodes);
 
 /// Every node with what it needs and is asked, and the edges between them. `config`: placed by
 /// memory, where that is known.

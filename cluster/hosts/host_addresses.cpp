@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -159,6 +160,31 @@ std::string host_of_user(const std::string& text) {
 
 bool means_this_machine(const std::string& host) {
   return host == "localhost" || host == host_name() || is_loopback_address(host);
+}
+
+bool is_address(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  const std::string host = text.substr(0, colon);
+  const bool bracketed = host.front() == '[' && host.back() == ']' && host.size() > 2;
+  if (!bracketed && host.find_first_of("[]: \t") != std::string::npos) return false;
+  unsigned port = 0;
+  const char* begin = text.data() + colon + 1;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(begin, end, port);
+  return begin != end && stop == end && status == std::errc() && port <= 65535;
+}
+
+bool is_unix_socket(const std::string& address) {
+  return address.starts_with("unix:/");
+}
+
+bool is_loopback(const std::string& address) {
+  if (is_unix_socket(address)) return true;
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (host.empty() || host == "localhost" || host == "[::1]") return true;
+  in_addr four{};
+  return ::inet_pton(AF_INET, host.c_str(), &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
 }
 
 bool has_port(const std::string& text) {

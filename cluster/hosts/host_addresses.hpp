@@ -30,6 +30,16 @@ namespace troupe::cluster {
 /// Whether a host stands for this machine on purpose, and not because of a mistake in /etc/hosts.
 [[nodiscard]] bool means_this_machine(const std::string& host);
 
+/// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
+[[nodiscard]] bool is_address(const std::string& text);
+
+/// Whether an address is "unix:/PATH".
+[[nodiscard]] bool is_unix_socket(const std::string& address);
+
+/// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
+/// other name counts as one that others reach.
+[[nodiscard]] bool is_loopback(const std::string& address);
+
 /// Whether a text ends in a port, and is no bare address of IP version 6.
 [[nodiscard]] bool has_port(const std::string& text);
 

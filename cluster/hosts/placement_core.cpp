@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cluster/hosts/memory_placement_core.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -80,10 +81,6 @@ places_or_fault place_by_cores(std::vector<std::size_t> places,
   return places;
 }
 
-std::string cores_text(unsigned cores) {
-  return std::to_string(cores) + (cores == 1 ? " core" : " cores");
-}
-
 }  // namespace
 
 places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes,
@@ -138,8 +135,8 @@ int threads_on(std::uint32_t cores, std::size_t stages, int wanted) noexcept {
 }
 
 std::string words_on_absurd_threads(int threads, unsigned cores) {
-  return std::to_string(threads) + " threads of one process are too many for " + cores_text(cores) +
-         ", where more than " + std::to_string(most_threads_a_core) +
+  return std::to_string(threads) + " threads of one process are too many for " +
+         counted(cores, "core") + ", where more than " + std::to_string(most_threads_a_core) +
          " for each only take turns; allowed there: up to " +
          std::to_string(std::int64_t{cores} * most_threads_a_core);
 }
@@ -147,7 +144,7 @@ std::string words_on_absurd_threads(int threads, unsigned cores) {
 std::string words_on_threads(const thread_load& load, unsigned cores) {
   if (load.most <= 1 || static_cast<unsigned>(load.all) <= cores) return "";
   return "its stages have " + std::to_string(load.all) + " threads together, on " +
-         cores_text(cores) + ": threads that wait for a core slow all of them down; lower " +
+         counted(cores, "core") + ": threads that wait for a core slow all of them down; lower " +
          load.setting;
 }
 

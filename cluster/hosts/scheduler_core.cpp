@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "messages/base/near_miss.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -77,10 +79,6 @@ std::string names_of(const std::vector<given_host>& hosts) {
   for (std::size_t i = 0; i < hosts.size() && i < most_named; ++i)
     text += (i > 0 ? ", " : "") + hosts[i].name;
   return hosts.size() > most_named ? text + ", .." : text;
-}
-
-std::string count_of(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -180,9 +178,9 @@ result<std::vector<node_entry>> nodes_on(std::vector<node_entry> nodes,
       next = std::find_if(next, hosts.end(),
                           [&](const given_host& each) { return !named.contains(each.name); });
       if (next == hosts.end())
-        return fail(errc::bad_config, source + " has " + count_of(hosts.size(), "host") + " (" +
+        return fail(errc::bad_config, source + " has " + counted(hosts.size(), "host") + " (" +
                                           names_of(hosts) + "), but there are " +
-                                          count_of(nodes.size(), "[[node]] table") + "; " + remedy +
+                                          counted(nodes.size(), "[[node]] table") + "; " + remedy +
                                           ", or take tables out");
       node.host = (next++)->name;
     }

@@ -4,14 +4,10 @@
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
 #include <exception>
-#include <set>
-#include <thread>
 #include <utility>
 
 #include "actors/futures/combine.hpp"
-#include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/remote/told_loss.hpp"
 #include "cluster/launch/find_program.hpp"
 #include "cluster/membership/outliving/invitation.hpp"
 #include "cluster/membership/stage_node.hpp"
@@ -19,7 +15,6 @@
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
-#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -28,8 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr auto waits = actors::usual_deadlines;
-constexpr milliseconds look_every{50};  // for a node that ended while it was waited for
-constexpr milliseconds look_for_word_every{5};
+constexpr milliseconds look_every{50};            // for a node that ended while it was waited for
 constexpr milliseconds outliving_patience{5000};  // it may still be busy with the trainer before
 constexpr const char* no_outliving =
     "no process keeps versions for another trainer: if this one is lost, the run goes back to its "
@@ -182,7 +176,7 @@ result<void> node_group::await_counted(const std::vector<std::string>& names) {
 
 result<std::vector<actors::stage_actor>> node_group::build(
     const std::vector<actors::build_stage>& orders) {
-  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  auto ask = requester();
   std::vector<actors::future<actors::stage_built>> answers;
   for (std::size_t i = 0; i < orders.size(); ++i)
     answers.push_back(ask.request<actors::stage_built>(
@@ -199,7 +193,7 @@ result<std::vector<actors::stage_actor>> node_group::build(
 
 result<actors::stage_actor> node_group::build_at(std::size_t place,
                                                  const actors::build_stage& order) {
-  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  auto ask = requester();
   const auto built =
       ask.request<actors::stage_built>(caf::actor_cast<actors::host_actor>(hosts_.at(place)), order,
                                        waits.build)
@@ -213,82 +207,6 @@ void node_group::note_processor(std::size_t place, const std::string& processor)
   if (const auto before = processors_.computes_on(place, processor))
     log::warning(names_.at(place) + " computes on " + processor + ", and its stage began on " +
                  *before + ": sums may differ in their bits from here on");
-}
-
-void node_group::on_told(const std::string& name, const std::vector<messages::element>& told) {
-  for (const auto& each : told) {
-    if (const auto report = actors::to_report(each)) perform(progress_.heard(name, *report));
-    if (const auto loss = actors::to_loss(each)) {
-      const std::scoped_lock lock(mutex_);
-      // Of a stage and what outlives the trainer it is never the stage that has to go.
-      const bool is_of_stage = name == outliving;
-      suspicions_.heard(is_of_stage ? loss->node : name, is_of_stage ? outliving : loss->node,
-                        steady_clock::now());
-    }
-  }
-  end_suspect();
-}
-
-/// On the link's thread.
-void node_group::end_suspect() {
-  std::unique_lock lock(mutex_);
-  if (!lost_.empty()) return;
-  auto there = names_;
-  if (outliving_host_) there.emplace_back(outliving);
-  const auto found = suspicions_.due(there, waits.suspicion, steady_clock::now());
-  if (!found) return;
-  const error why{errc::peer_lost,
-                  found->by + " has lost sight of " + found->of + ", which others have not"};
-  if (found->of == outliving) {  // it lacks versions from now on
-    lock.unlock();
-    return node_->lose(outliving, why);
-  }
-  if (!hung_) hung_ = actors::progress_core::hung{found->of, why};
-  lock.unlock();
-  log::warning(why.text + ": it is lost");
-  node_->lose(found->of, why);
-  launcher_->kill(found->of);
-}
-
-void node_group::lose(std::size_t place, const error& why) {
-  const auto& name = names_.at(place);
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!hung_) hung_ = actors::progress_core::hung{name, why};
-  }
-  node_->lose(name, why);
-  launcher_->kill(name);
-}
-
-void node_group::perform(const actors::progress_core::effects& what) {
-  for (const auto& effect : what) {
-    if (const auto* slow = std::get_if<actors::progress_core::slow>(&effect)) {
-      log::warning(slow->text);
-    } else if (const auto* on = std::get_if<actors::progress_core::went_on>(&effect)) {
-      log::info(on->text);
-    } else if (const auto* hung = std::get_if<actors::progress_core::hung>(&effect)) {
-      {
-        const std::scoped_lock lock(mutex_);
-        if (!hung_)
-          hung_ = actors::progress_core::hung{hung->node, {errc::peer_lost, hung->why.text}};
-      }
-      log::warning(hung->why.text + ": it is lost");
-      node_->lose(hung->node, hung->why);
-      launcher_->kill(hung->node);
-    }
-  }
-}
-
-std::vector<std::size_t> node_group::lost(milliseconds patience) const {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
-  std::set<std::string> gone;
-  for (const auto& [name, why] : lost_) gone.insert(name);
-  for (auto& each : launcher_->ends()) gone.insert(std::move(each.node));
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < names_.size(); ++i)
-    if (gone.contains(names_[i])) places.push_back(i);
-  return places;
 }
 
 std::vector<std::string> node_group::hosts_of_places() const {
@@ -397,96 +315,12 @@ std::vector<std::string> node_group::names() const {
   return names_;
 }
 
-std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) const {
-  for (auto& each : launcher_->ends())
-    if (each.node.empty() || std::ranges::find(nodes, each.node) != nodes.end())
-      return std::move(each.how);
-  return std::nullopt;
-}
-
-/// Of the first of these that had joined.
-std::optional<error> node_group::loss_of(const std::vector<std::string>& nodes) const {
-  const std::scoped_lock lock(mutex_);
-  for (const auto& each : nodes)
-    if (const auto found = lost_.find(each); found != lost_.end()) return found->second;
-  return std::nullopt;
-}
-
-/// What was asked of a node that is lost says less than which node that is, where it ran and why
-/// it is lost.
-error node_group::with_place(const error& why) const {
-  const std::scoped_lock lock(mutex_);
-  for (const auto& [name, lost] : lost_) {
-    const auto loss = actors::loss_told_in(lost.text, name);
-    if (!loss || !actors::loss_told_in(why.text, name)) continue;
-    auto place = launcher_->place_of(name);
-    const auto index = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
-    if (place == name && index < hosts_.size()) {
-      const auto where = node_->address_of(hosts_[index]).address;
-      const auto door = messages::meeting_place::parse(where).outside;
-      if (!door.starts_with("unix:")) place += " (" + door + ")";
-    }
-    const auto& connection = loss->connection;
-    if (place == name && connection.find(':') != std::string::npos)  // all that is known of it
-      place += " (" + connection.substr(0, connection.rfind(':')) + ")";
-    return {why.code, words_on_lost_node(place, loss->reason)};
-  }
-  return why;
-}
-
-error node_group::leave_out(std::size_t place, const error& why) {
-  const auto& name = names_.at(place);
-  auto told = explain_of({name}, {errc::peer_lost, why.text}, waits.last_word);
-  {
-    const std::scoped_lock lock(mutex_);
-    if (hung_ && hung_->node == name) hung_.reset();
-  }
-  if (auto ended = launcher_->give_up(name); !ended) log::warning(ended.error().text);
-  return told;
-}
-
-error node_group::explain(const error& why, milliseconds patience) const {
-  return explain_of(names(), why, patience);
-}
-
-error node_group::explain_of(const std::vector<std::string>& nodes, const error& why,
-                             milliseconds patience) const {
-  if (why.code != errc::peer_lost) return why;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (hung_ && std::ranges::find(nodes, hung_->node) != nodes.end()) return hung_->why;
-  }
-  // The system's word on a process that has ended comes for sure, once all of its memory is freed.
-  const bool comes = why.text.find(" has ended, and was silent ") != std::string::npos;
-  // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
-  for (auto left = (comes ? actors::usual_deadlines.end : patience) / look_for_word_every;;
-       --left) {
-    if (auto ended = end_of(nodes))
-      return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
-    if (left <= 0) return with_place(why);
-    std::this_thread::sleep_for(look_for_word_every);
-  }
-}
-
 /// Where not all have joined: who has is told the end like the others.
 void node_group::find_hosts_of_joined() {
   for (const auto& name : names_) {
     if (!node_ || !node_->wait_for(name, {}) || loss_of({name})) continue;
     if (const auto host = node_->find(name, "host", waits.end)) hosts_.push_back(*host);
   }
-}
-
-/// A run fails for one reason, and what else has ended by then is not to be kept from the user.
-void node_group::tell_other_ends() const {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (failure_.empty() || hung_) return;  // what hung was killed by us
-  }
-  std::set<std::string> told;
-  for (const auto& each : launcher_->ends())
-    if (!each.is_told && failure_.find(each.how.text) == std::string::npos &&
-        told.insert(each.how.text).second)
-      log::warning(each.how.text);
 }
 
 node_group::~node_group() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
+#include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/host_actor.hpp"
@@ -60,6 +61,10 @@ class node_group {
 
   [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
   [[nodiscard]] actors::node& node() noexcept { return *node_; }
+  /// For requests to nodes, whose names are in its errors. It ends before this object.
+  [[nodiscard]] actors::requester requester() {
+    return actors::requester(system_, [this](const auto& id) { return node_->name_of(id); });
+  }
   /// The nodes' names by their places, with those that have taken the place of others. From any
   /// thread.
   [[nodiscard]] std::vector<std::string> names() const;
@@ -143,6 +148,7 @@ class node_group {
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
   void end_suspect();
+  void end_node(const std::string& name, const error& why);
 
   actors::message_registry types_;
   actors::system_config config_;

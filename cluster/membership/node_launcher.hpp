@@ -36,8 +36,10 @@ class node_launcher {
   /// Starts one that was not planned for: on this host (see host_of), or where that is lost on
   /// another one. Errors: bad_config where that cannot be done, peer_lost where no host is left,
   /// io_failed.
-  [[nodiscard]] virtual result<void> start_on(const std::string& host, const std::string& name,
-                                              const std::string& trainer_address) = 0;
+  [[nodiscard]] virtual result<void> start_on(const std::string& /*host*/, const std::string& name,
+                                              const std::string& trainer_address) {
+    return start(name, trainer_address);
+  }
 
   /// Makes sure that a node has ended; it is none of `ends` from then on. Errors: bad_config where
   /// that cannot be done, io_failed.
@@ -68,13 +70,14 @@ class node_launcher {
   /// at once, when not all of them can end in order.
   virtual void join(bool in_order) = 0;
 
-  /// Ends node processes at once, all or the one of this name. From any thread.
-  virtual void kill() = 0;
-  virtual void kill(const std::string& name) = 0;
+  /// Ends node processes at once, all or the one of this name; nothing where none are ours. From
+  /// any thread.
+  virtual void kill() {}
+  virtual void kill(const std::string& /*name*/) {}
 
-  /// Node processes stop and go on with the trainer. From any thread.
-  virtual void suspend() = 0;
-  virtual void resume() = 0;
+  /// Node processes stop and go on with the trainer; nothing where none are ours. From any thread.
+  virtual void suspend() {}
+  virtual void resume() {}
 };
 
 /// How the processes of a run find and trust each other.

@@ -11,12 +11,10 @@
 #include <stdexcept>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
 #include "actors/remote/told_loss.hpp"
 #include "actors/system.hpp"

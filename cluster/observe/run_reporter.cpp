@@ -6,15 +6,15 @@
 
 namespace troupe::cluster {
 
-result<std::unique_ptr<run_reporter>> run_reporter::open(const trainer_config& config,
+result<std::unique_ptr<run_reporter>> run_reporter::open(const observe_config& observe,
+                                                         std::uint32_t restart, bool json_is_begun,
                                                          progress_options options) {
-  const auto& observe = config.observe;
   if (!observe.progress) options.style = progress_style::quiet;
   std::unique_ptr<run_reporter> made(new run_reporter(std::move(options)));
   if (observe.json.empty()) return made;
-  auto json = json_lines::open(observe.json, config.json_is_begun ? lines_before::of_this_run
-                                                                  : lines_before::of_another_run);
-  if (!json && config.restart > 0) {  // a FIFO's reader may have ended with the trainer before
+  auto json = json_lines::open(
+      observe.json, json_is_begun ? lines_before::of_this_run : lines_before::of_another_run);
+  if (!json && restart > 0) {  // a FIFO's reader may have ended with the trainer before
     made->warn(json.error());
     return made;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,9 +17,12 @@ namespace troupe::cluster {
 class run_reporter {
  public:
   /// Creates the file of observe.json, if there is to be one, and says what was kept of it; or goes
-  /// on behind what a trainer before this one has written. Errors, in the first trainer of a run:
-  /// those of json_lines, which in a later one are a warning, and it writes no file.
-  [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const trainer_config& config,
+  /// on behind what a trainer before this one has written (`json_is_begun`). `restart`: 0 in the
+  /// first trainer of a run. Errors, in that one: those of json_lines, which in a later one are a
+  /// warning, and it writes no file.
+  [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const observe_config& observe,
+                                                                  std::uint32_t restart,
+                                                                  bool json_is_begun,
                                                                   progress_options options);
 
   void step(const step_report& report);

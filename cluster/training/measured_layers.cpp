@@ -12,6 +12,7 @@
 #include "engine/model/model.hpp"
 #include "engine/partition/profile.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -27,10 +28,6 @@ std::string free_here(const cluster_config& cluster, const engine::free_memory& 
   return actors::in_mebi(actors::free_bytes(room)) + " are free on this machine" +
          (limit > 0 ? " within the limit of the control group, " + actors::in_mebi(limit) : "") +
          words_on_here(cluster);
-}
-
-std::string count_of(std::int64_t samples) {
-  return std::to_string(samples) + (samples == 1 ? " sample" : " samples");
 }
 
 /// What a user changes that has no room for a micro-batch.
@@ -107,7 +104,7 @@ result<void> check_measurable(const layers_to_measure& what, std::int64_t sample
       return fail(errc::bad_config,
                   place_of_samples(config.places, samples) + ": the layer '" +
                       what.described[i]->name() + "' takes at least " + actors::in_mebi(least[i]) +
-                      " for a micro-batch of " + count_of(samples) + ", but " +
+                      " for a micro-batch of " + counted(samples, "sample") + ", but " +
                       free_here(config.cluster, room) + remedy_for_samples(samples));
   return {};
 }
@@ -120,8 +117,8 @@ result<void> check_batch(const train_config& train, const setting_places& places
   for (const auto side : data.sample_shape()) bytes *= static_cast<double>(side);
   if (bytes <= actors::free_bytes(room)) return {};
   return fail(errc::bad_config,
-              places.of("train.batch_size") + ": a step's " + count_of(samples) + " take " +
-                  actors::in_mebi(bytes) + ", but " + free_here(cluster, room) +
+              places.of("train.batch_size") + ": a step's " + counted(samples, "sample") +
+                  " take " + actors::in_mebi(bytes) + ", but " + free_here(cluster, room) +
                   "; take a smaller --batch-size (--accumulate makes one update of several "
                   "steps), smaller samples, or another machine");
 }

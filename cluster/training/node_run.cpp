@@ -2,14 +2,12 @@
 
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/visits/guest.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/program_build.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/link/door/listener.hpp"
@@ -37,16 +35,6 @@ result<void> drive_all(const node_run& run, node_group& nodes) try {
 }
 
 }  // namespace
-
-result<std::unique_ptr<node_launcher>> process_launcher_of(const link_config& how,
-                                                           const observe_config& observe,
-                                                           std::size_t processes) {
-  auto link = process_link_of(how);
-  if (!link) return tl::unexpected(link.error());
-  if (auto listens = check_trainer_listens(how.listen); !listens)
-    return tl::unexpected(listens.error());
-  return make_process_launcher(std::move(*link), observe.verbose, processes);
-}
 
 actors::progress_settings progress_of(const observe_config& observe, const train_config& train) {
   return {.slow_after = std::chrono::duration<double>(observe.slow_after),

@@ -26,11 +26,6 @@ struct node_run {
   int invited = -1;                 ///< As of node_group::start.
 };
 
-/// A launcher of so many processes of this program, linked as the config says. Errors: bad_config,
-/// io_failed.
-[[nodiscard]] result<std::unique_ptr<node_launcher>> process_launcher_of(
-    const link_config& how, const observe_config& observe, std::size_t processes);
-
 /// When work counts as slow or hung.
 [[nodiscard]] actors::progress_settings progress_of(const observe_config& observe,
                                                     const train_config& train);

@@ -4,7 +4,6 @@
 #include <exception>
 #include <future>
 #include <memory>
-#include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/devices/nccl_memory.hpp"
@@ -32,7 +31,7 @@ constexpr double tcp_bytes_per_s = 2e9;
 /// Whether there is a layer for each slice.
 result<void> check_slices(const engine::model& layers, const pipeline_config& config,
                           const setting_places& places, const registries& known) {
-  const auto layout = engine::layout_of(schedule_of(config, known.schedules), config.stages);
+  const auto layout = layout_of(config, known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   return engine::check_stages(layers.size(), layout->stages, layout->chunks)
       .map_error([&](error why) {
@@ -70,11 +69,9 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
                                      const engine::model& layers) {
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
-  const auto optimizer = known.optimizers.find(config.optimizer.name);
-  if (!optimizer) return tl::unexpected(optimizer.error());
-  const auto copies = actors::tensors_a_parameter(*optimizer, config.optimizer.options);
+  const auto copies = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!copies) return tl::unexpected(copies.error());
-  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto cores = std::max(1U, cores_here());
   const auto threads = threads_per_stage(config.pipeline, cores);
   engine::planning how{.schedule = schedule_of(config.pipeline, known.schedules),
                        .stages = config.pipeline.stages,

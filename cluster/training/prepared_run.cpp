@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/pipeline/stage_needs.hpp"
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "cluster/training/saving/beginning.hpp"
@@ -66,9 +67,8 @@ result<void> check_micro_batches(const application& program, const trainer_confi
   if (!suffices(batch, parts, least))
     return fail(
         errc::bad_config,
-        place(batch) + "a step of " + std::to_string(batch) +
-            (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
-            "take a larger --batch-size" +
+        place(batch) + "a step of " + counted(batch, "sample") + " has a micro-batch of one" +
+            need + "take a larger --batch-size" +
             (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
             ", or a larger --image-size where the data has one");
   const auto rest = samples % batch;
@@ -343,6 +343,15 @@ std::vector<engine::named_tensor> tensors_of(const prepared_run& run, engine::la
 std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
                                                 engine::layer_range which) {
   return gather(run, which, {&engine::layer::parameters});
+}
+
+result<std::uint64_t> tensors_a_parameter(const optimizer_config& optimizer,
+                                          const optimizers::registry& known) {
+  const auto entry = known.find(optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto options = optimizers::complete(*entry, optimizer.options);
+  if (!options) return tl::unexpected(options.error());
+  return actors::tensors_a_parameter(*entry, *options);
 }
 
 result<engine::stage_options> stage_options_of(const train_config& train, const model_config& model,

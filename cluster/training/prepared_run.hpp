@@ -94,6 +94,10 @@ struct file_state {
 [[nodiscard]] std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
                                                               engine::layer_range which);
 
+/// Tensors that the optimizer keeps for each parameter, as large as that. Errors: bad_config.
+[[nodiscard]] result<std::uint64_t> tensors_a_parameter(const optimizer_config& optimizer,
+                                                        const optimizers::registry& known);
+
 /// The options for computing the model as the config says, as if in one stage. Errors: bad_config
 /// for an unknown loss.
 [[nodiscard]] result<engine::stage_options> stage_options_of(const train_config& train,

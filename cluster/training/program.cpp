@@ -23,7 +23,6 @@
 #include "cluster/observe/json_lines.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/measuring_process.hpp"
-#include "cluster/training/restarts/keeper_process.hpp"
 #include "cluster/training/restarts/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/answer.hpp"
@@ -52,7 +51,7 @@ int leave_word(const error& why) {
 
 /// For the process that outlives trainers, which is connected with all others of the run, and may
 /// have memory of as many that were lost. A trainer raises its own limit when it starts them.
-void allow_files_of_keeper(const trainer_config& config) {
+void allow_files_of_keeper(const placement_tables& config) {
   const auto others = 1 + stage_names_of(config.pipeline).size() + config.cluster.understudies;
   if (auto room = allow_open_files(own_files + (files_a_process + 1) * others); !room)
     log::warning("the keeper of versions: " + room.error().text);
@@ -68,11 +67,11 @@ struct performer {
     if (config.train.max_restarts > 0) {
       end_zygote();  // each trainer keeps its own
       const auto of_another_run = file_with_lines::at(config.observe.json);
-      const auto watched =
-          train_with_restarts({.program = name,
-                               .most = config.train.max_restarts,
-                               .checkpoint_signal = signal_of(config.checkpoint).value_or(0),
-                               .has_keeper = actions.keep && outlives_trainer(config)});
+      const auto watched = train_with_restarts(
+          {.program = name,
+           .most = config.train.max_restarts,
+           .checkpoint_signal = signal_of(config.checkpoint).value_or(0),
+           .has_keeper = actions.keep && outlives_trainer(config.train, config.pipeline)});
       if (!watched) return report(name, watched.error());
       if (watched->is == watched_process::role::watcher) return watched->exit_code;
       if (watched->is == watched_process::role::keeper) {

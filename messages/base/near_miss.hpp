@@ -20,6 +20,12 @@ namespace troupe {
 /// "a, b, c"
 [[nodiscard]] std::string join(const std::vector<std::string_view>& words);
 
+/// "1 stage", "2 stages"
+template <class Number>
+[[nodiscard]] std::string counted(Number count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string joined_with_and(const std::vector<std::string>& words);
 

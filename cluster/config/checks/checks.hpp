@@ -18,14 +18,4 @@ namespace troupe::cluster {
 [[nodiscard]] std::vector<error> errors_together(draft& whole, const registries& known,
                                                  std::set<std::string> unknown = {});
 
-/// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
-[[nodiscard]] bool is_address(const std::string& text);
-
-/// Whether an address is "unix:/PATH".
-[[nodiscard]] bool is_unix_socket(const std::string& address);
-
-/// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
-/// other name counts as one that others reach.
-[[nodiscard]] bool is_loopback(const std::string& address);
-
 }  // namespace troupe::cluster

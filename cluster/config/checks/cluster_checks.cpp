@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/words.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/scheduler_nodes.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -143,7 +143,7 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
 
 std::vector<error> check_places(draft& whole, const registries&) {
   if (whole.config.cluster.nodes.empty()) return {};
-  const auto rooms = rooms_of(whole.config, std::thread::hardware_concurrency());
+  const auto rooms = rooms_of(whole.config);
   const auto& pipeline = whole.config.pipeline;
   const auto places = place_replicas(pipeline.stages, pipeline.replicas, rooms);
   if (places) return check_ports(whole, *places);
@@ -154,7 +154,7 @@ std::vector<error> check_places(draft& whole, const registries&) {
 result<void> check_scheduler(draft& whole, const registries&) {
   const auto& config = whole.config.cluster;
   const auto refuse = [&whole](const std::string& key, const std::string& why) {
-    return fail(errc::bad_config, blame(whole, key, "cluster.launch") + why);
+    return fail_at(whole, key, "cluster.launch", why);
   };
   if (!config.host_file.empty() && config.launch != launch_way::mpi)
     return refuse("cluster.host_file", "is mpirun's; choose launch = \"mpi\", or leave it out");
@@ -165,8 +165,7 @@ result<void> check_scheduler(draft& whole, const registries&) {
   const auto stages = whole.config.pipeline.stages;
   if (config.nodes.empty() && nodes->size() > stages)
     return refuse("cluster.launch", std::to_string(nodes->size()) + " hosts are too many for " +
-                                        std::to_string(stages) +
-                                        (stages == 1 ? " stage" : " stages") +
+                                        counted(stages, "stage") +
                                         ", of which each host runs one at least; take fewer hosts, "
                                         "or more stages (--stages)");
   whole.config.cluster.nodes = std::move(*nodes);
@@ -178,7 +177,7 @@ result<void> check_cluster(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   const auto refuse = [&whole](const std::string& first, const std::string& second,
                                const std::string& why) {
-    return fail(errc::bad_config, blame(whole, first, second) + why);
+    return fail_at(whole, first, second, why);
   };
   const std::string way(word_of(config.launch));
   if (const auto why = wrong_network(config.network); !why.empty())
@@ -231,10 +230,9 @@ result<void> check_data_node(draft& whole, const registries&) {
                       whole.config.data.node + "; say which stages each node has, or leave " + key +
                       " or data.node out");
   }
-  const auto place =
-      stage_of_data(whole.config, whole.config.data, std::thread::hardware_concurrency());
+  const auto place = stage_of_data(whole.config, whole.config.data);
   if (place) return {};
-  return fail(errc::bad_config, whole.find("data.node")->where() + ": " + place.error().text);
+  return fail_at(whole, "data.node", place.error().text);
 }
 
 }  // namespace troupe::cluster

@@ -38,10 +38,8 @@ std::string fault_of_list(const draft& whole) {
            "that of a node";
   const auto all = stages * pipeline.replicas;
   if (count == stages || count == all) return {};
-  return "has " + std::to_string(count) + " devices for " + std::to_string(stages) +
-         (stages == 1 ? " stage" : " stages") +
-         source(whole, "pipeline.stages", std::to_string(stages)) +
-         "; name one for all stages, or one for each" +
+  return "has " + std::to_string(count) + " devices for " + counted(stages, "stage") +
+         source(whole, "pipeline.stages", stages) + "; name one for all stages, or one for each" +
          (all > stages ? ", of one replica or of all " + std::to_string(pipeline.replicas) : "");
 }
 
@@ -109,8 +107,7 @@ std::vector<error> check_devices(draft& whole, const registries& known) {
   const bool here = !is_over_hosts(config.cluster.launch);
   std::vector<error> found;
   const auto refuse = [&](const std::string& key, const std::string& why) {
-    const auto* const given = whole.find(key);
-    found.push_back({errc::bad_config, (given != nullptr ? given->where() : key) + ": " + why});
+    found.push_back({errc::bad_config, whole.where(key) + ": " + why});
   };
   for (const auto& device :
        std::set(config.pipeline.devices.begin(), config.pipeline.devices.end()))

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"

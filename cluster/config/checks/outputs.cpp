@@ -47,11 +47,6 @@ std::vector<output_folder> folders_of(const cluster_config& cluster,
   return all;
 }
 
-std::string where(const draft& whole, const std::string& option) {
-  const auto found = whole.given.find(option);
-  return found == whole.given.end() ? option : found->second.where();
-}
-
 // Why a file cannot be written, or created, there; empty: it can.
 std::string why_not(const output& what) {
   const auto kind = engine::kind_of_special(what.file);
@@ -65,19 +60,18 @@ std::string why_not(const output& what) {
 
 result<void> check_outputs(const draft& whole) {
   const auto refuse = [&whole](const output& what, const std::string& why) {
-    return fail(errc::bad_config, where(whole, what.option) + ": " + what.file.string() + why);
+    return fail_at(whole, what.option, what.file.string() + why);
   };
   for (const auto& [option, folder] : folders_of(whole.config.cluster, whole.config.checkpoint))
     if (const auto why = engine::why_no_folder(folder); !why.empty())
-      return fail(errc::bad_config,
-                  where(whole, option) + ": " + folder.string() + " takes no files: " + why);
+      return fail_at(whole, option, folder.string() + " takes no files: " + why);
   std::vector<output> before;
   for (const auto& each : outputs_of(whole.config.train, whole.config.observe)) {
     if (const auto why = why_not(each); !why.empty())
       return refuse(each, " cannot be written: " + why);
     for (const auto& other : before)
       if (engine::is_same_file(each.file, other.file))
-        return refuse(each, " is the file of " + where(whole, other.option) +
+        return refuse(each, " is the file of " + whole.where(other.option) +
                                 " too; each needs one of its own");
     for (const auto& settings : whole.config.config_files)
       if (engine::is_same_file(each.file, settings))

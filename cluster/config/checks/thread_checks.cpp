@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <thread>
 
 #include "cluster/hosts/placement_core.hpp"
 
@@ -30,15 +29,13 @@ unsigned known_cores(const node_entry& node, launch_way launch, unsigned here) n
 result<void> check_threads_of(const draft& whole, const std::string& setting, int threads,
                               unsigned cores) {
   if (cores == 0 || !has_absurd_threads(threads, cores)) return {};
-  const auto* const given = whole.find(setting);
-  return fail(errc::bad_config, (given != nullptr ? given->where() : setting) + ": " +
-                                    words_on_absurd_threads(threads, cores));
+  return fail_at(whole, setting, words_on_absurd_threads(threads, cores));
 }
 
 std::vector<error> check_threads(draft& whole, const registries&) {
   const auto& config = whole.config;
   const auto& nodes = config.cluster.nodes;
-  const auto here = std::thread::hardware_concurrency();
+  const auto here = cores_here();
   std::vector<error> found;
   const auto check = [&](const std::string& setting, int threads, unsigned cores) {
     if (const auto fine = check_threads_of(whole, setting, threads, cores); !fine)

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"

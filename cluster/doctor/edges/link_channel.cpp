@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 

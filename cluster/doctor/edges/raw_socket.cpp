@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "actors/base/deadlines.hpp"

@@ -9,13 +9,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include "actors/base/deadlines.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edges/words.hpp"
 #include "cluster/doctor/facts/facts_text.hpp"
 #include "cluster/hosts/host_addresses.hpp"

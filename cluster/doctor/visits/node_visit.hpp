@@ -9,7 +9,7 @@
 
 #include "cluster/doctor/facts/facts_text.hpp"
 #include "cluster/doctor/visits/visit_mailbox.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 
 namespace troupe::cluster::doctor {
 

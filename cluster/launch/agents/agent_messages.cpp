@@ -1,166 +1,122 @@
 #include "cluster/launch/agents/agent_messages.hpp"
 
+#include <array>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 namespace troupe::cluster {
+
+// In a line members are called as they are here. Messages without any need none of this.
+namespace orders {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(begin, silence_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(start, name, arguments, environment, working_folder, secret)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(kill, name)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(end, grace_ms)
+
+}  // namespace orders
+
+namespace events {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(hello, protocol, build, host, cores, memory_bytes, clock_ns,
+                                   addresses)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(started, name)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(refused, name, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ended, name, pid, code, signal, lacked_memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(signalled, signal)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ends, why)
+
+inline void to_json(nlohmann::json& to, const line& what) {
+  to = {{"name", what.name}, {"err", what.stream == output_stream::err}, {"text", what.text}};
+}
+
+inline void from_json(const nlohmann::json& from, line& what) {
+  from.at("name").get_to(what.name);
+  what.stream = from.at("err").get<bool>() ? output_stream::err : output_stream::out;
+  from.at("text").get_to(what.text);
+}
+
+}  // namespace events
+
 namespace {
 
 using nlohmann::json;
 
-template <class... Cases>
-struct overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases>
-overloaded(Cases...) -> overloaded<Cases...>;  // clang 14 does not deduce it
+template <class Message>
+using message_words = std::array<const char*, std::variant_size_v<Message>>;
 
-std::string text_of(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+// What a line calls each alternative: its member "is".
+constexpr message_words<agent_order> order_words{"begin",  "start", "kill", "suspend",
+                                                 "resume", "alive", "end"};
+constexpr message_words<agent_event> event_words{
+    "hello", "started", "refused", "line", "ended", "alive", "asked_to_end", "signalled", "ends"};
+
+template <class Message>
+std::string encode_as(const message_words<Message>& words, const Message& message) {
+  auto line = std::visit(
+      []<class Alternative>([[maybe_unused]] const Alternative& what) {
+        if constexpr (std::is_empty_v<Alternative>)
+          return json::object();
+        else
+          return json(what);
+      },
+      message);
+  line["is"] = words[message.index()];
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Reads one message; `what` is its object.
-template <class Message, class Read>
-result<Message> decode(std::string_view line, const char* kind, const Read& read) {
-  const auto refuse = [&kind] {
-    return fail(errc::bad_frame, std::string("a line that is no ") + kind);
-  };
-  const json what = json::parse(line, nullptr, false);
-  if (!what.is_object() || !what.contains("is") || !what["is"].is_string()) return refuse();
+template <class Alternative>
+Alternative alternative_of([[maybe_unused]] const json& what) {
+  if constexpr (std::is_empty_v<Alternative>)
+    return {};
+  else
+    return what.get<Alternative>();
+}
+
+template <class Message, std::size_t... At>
+std::optional<Message> message_of(const message_words<Message>& words, const json& what,
+                                  std::index_sequence<At...>) {
+  const auto is = what.at("is").get<std::string>();
+  std::optional<Message> found;
+  ((is == words[At] ? void(found = alternative_of<std::variant_alternative_t<At, Message>>(what))
+                    : void()),
+   ...);
+  return found;
+}
+
+template <class Message>
+result<Message> decode_as(const message_words<Message>& words, std::string_view line,
+                          const char* kind) {
+  json what = json::parse(line, nullptr, false);
   try {
-    if (auto message = read(what["is"].get<std::string>(), what)) return std::move(*message);
-  } catch (const json::exception&) {  // a member is missing or of another kind
+    what.emplace("clock_ns", 0);  // which the `hello` of another build may lack
+    what.emplace("addresses", json::array());
+    constexpr auto all = std::make_index_sequence<std::variant_size_v<Message>>();
+    if (auto message = message_of<Message>(words, what, all)) return std::move(*message);
+  } catch (const json::exception&) {  // it is no object, or a member is missing or of another kind
   }
-  return refuse();
-}
-
-std::optional<agent_order> order_of(const std::string& is, const json& what) {
-  if (is == "alive") return orders::alive{};
-  if (is == "begin") return orders::begin{what.at("silence_ms").get<std::uint64_t>()};
-  if (is == "start")
-    return orders::start{
-        what.at("name").get<std::string>(), what.at("arguments").get<std::vector<std::string>>(),
-        what.at("environment").get<std::map<std::string, std::string>>(),
-        what.at("working_folder").get<std::string>(), what.at("secret").get<std::string>()};
-  if (is == "kill") return orders::kill{what.at("name").get<std::string>()};
-  if (is == "suspend") return orders::suspend{};
-  if (is == "resume") return orders::resume{};
-  if (is == "end") return orders::end{what.at("grace_ms").get<std::uint64_t>()};
-  return std::nullopt;
-}
-
-std::optional<agent_event> event_of(const std::string& is, const json& what) {
-  const auto name = [&what] { return what.at("name").get<std::string>(); };
-  if (is == "alive") return events::alive{};
-  if (is == "asked_to_end") return events::asked_to_end{};
-  if (is == "hello")
-    return events::hello{what.at("protocol").get<std::uint32_t>(),
-                         what.at("build").get<std::string>(),
-                         what.at("host").get<std::string>(),
-                         what.at("cores").get<std::uint32_t>(),
-                         what.at("memory_bytes").get<std::uint64_t>(),
-                         what.value("clock_ns", std::int64_t{0}),
-                         what.value("addresses", std::vector<std::string>{})};
-  if (is == "signalled") return events::signalled{what.at("signal").get<int>()};
-  if (is == "ends") return events::ends{what.at("why").get<std::string>()};
-  if (is == "started") return events::started{name()};
-  if (is == "refused") return events::refused{name(), what.at("why").get<std::string>()};
-  if (is == "line")
-    return events::line{name(),
-                        what.at("err").get<bool>() ? output_stream::err : output_stream::out,
-                        what.at("text").get<std::string>()};
-  if (is == "ended")
-    return events::ended{name(), what.at("pid").get<std::int64_t>(), what.at("code").get<int>(),
-                         what.at("signal").get<int>(), what.at("lacked_memory").get<bool>()};
-  return std::nullopt;
+  return fail(errc::bad_frame, std::string("a line that is no ") + kind);
 }
 
 }  // namespace
 
 std::string encode(const agent_order& order) {
-  return text_of(std::visit(overloaded{
-                                [](const orders::begin& what) {
-                                  return json{{"is", "begin"}, {"silence_ms", what.silence_ms}};
-                                },
-                                [](const orders::start& what) {
-                                  return json{{"is", "start"},
-                                              {"name", what.name},
-                                              {"arguments", what.arguments},
-                                              {"environment", what.environment},
-                                              {"working_folder", what.working_folder},
-                                              {"secret", what.secret}};
-                                },
-                                [](const orders::kill& what) {
-                                  return json{{"is", "kill"}, {"name", what.name}};
-                                },
-                                [](const orders::suspend&) {
-                                  return json{{"is", "suspend"}};
-                                },
-                                [](const orders::resume&) {
-                                  return json{{"is", "resume"}};
-                                },
-                                [](const orders::alive&) {
-                                  return json{{"is", "alive"}};
-                                },
-                                [](const orders::end& what) {
-                                  return json{{"is", "end"}, {"grace_ms", what.grace_ms}};
-                                },
-                            },
-                            order));
+  return encode_as(order_words, order);
 }
 
 std::string encode(const agent_event& event) {
-  return text_of(
-      std::visit(overloaded{
-                     [](const events::hello& what) {
-                       return json{{"is", "hello"},
-                                   {"protocol", what.protocol},
-                                   {"build", what.build},
-                                   {"host", what.host},
-                                   {"cores", what.cores},
-                                   {"memory_bytes", what.memory_bytes},
-                                   {"clock_ns", what.clock_ns},
-                                   {"addresses", what.addresses}};
-                     },
-                     [](const events::started& what) {
-                       return json{{"is", "started"}, {"name", what.name}};
-                     },
-                     [](const events::refused& what) {
-                       return json{{"is", "refused"}, {"name", what.name}, {"why", what.why}};
-                     },
-                     [](const events::line& what) {
-                       return json{{"is", "line"},
-                                   {"name", what.name},
-                                   {"err", what.stream == output_stream::err},
-                                   {"text", what.text}};
-                     },
-                     [](const events::ended& what) {
-                       return json{{"is", "ended"},         {"name", what.name},
-                                   {"pid", what.pid},       {"code", what.code},
-                                   {"signal", what.signal}, {"lacked_memory", what.lacked_memory}};
-                     },
-                     [](const events::alive&) {
-                       return json{{"is", "alive"}};
-                     },
-                     [](const events::asked_to_end&) {
-                       return json{{"is", "asked_to_end"}};
-                     },
-                     [](const events::signalled& what) {
-                       return json{{"is", "signalled"}, {"signal", what.signal}};
-                     },
-                     [](const events::ends& what) {
-                       return json{{"is", "ends"}, {"why", what.why}};
-                     },
-                 },
-                 event));
+  return encode_as(event_words, event);
 }
 
 result<agent_order> decode_order(std::string_view line) {
-  return decode<agent_order>(line, "order", order_of);
+  return decode_as<agent_order>(order_words, line, "order");
 }
 
 result<agent_event> decode_event(std::string_view line) {
-  return decode<agent_event>(line, "event", event_of);
+  return decode_as<agent_event>(event_words, line, "event");
 }
 
 std::string magic_line() {

@@ -8,7 +8,6 @@
 #include <future>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "actors/pipeline/data/feed.hpp"
 #include "actors/transfer/pieces.hpp"
@@ -40,7 +39,7 @@ result<engine::batch> first_batch(const train_config& train, const data_config& 
 class reference_thread {
  public:
   explicit reference_thread(const pipeline_config& pipeline)
-      : work_("verify", threads_per_stage(pipeline, std::thread::hardware_concurrency())) {}
+      : work_("verify", threads_per_stage(pipeline)) {}
 
   /// Has it done there and waits. What it throws becomes an error.
   template <class Task>

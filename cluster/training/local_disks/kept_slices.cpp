@@ -9,6 +9,7 @@
 #include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/training/saved_state.hpp"
 
 namespace troupe::cluster {
@@ -110,9 +111,7 @@ std::optional<std::uint64_t> newest_readable(const checkpoint_folder& folder,
 /// read of these steps or later ones. Gives their number.
 result<std::size_t> restore_manifests(const disk_access& by) {
   const auto& dir = by.config.checkpoint.dir;
-  auto disks =
-      open_disks(by.group, by.ask,
-                 slice_folders_of(by.config.cluster, by.group.hosts_of_places(), dir), by.run);
+  auto disks = open_disks(by.group, by.ask, by.config.cluster, dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
   const auto kept = manifests_on(by.ask, *disks, folder);
@@ -135,8 +134,8 @@ result<std::size_t> restore_manifests(const disk_access& by) {
   const auto* const what = steps->empty()             ? " had no manifest"
                            : newest == steps->front() ? " had older manifests alone"
                                                       : " had a manifest that cannot be read";
-  log::warning(dir.string() + what + "; the hosts kept those of " + std::to_string(restored) +
-               (restored == 1 ? " checkpoint" : " checkpoints"));
+  log::warning(dir.string() + what + "; the hosts kept those of " +
+               counted(restored, "checkpoint"));
   return restored;
 }
 
@@ -162,9 +161,7 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
 result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
   const auto& config = by.config;
   if (config.checkpoint.storage != checkpoint_storage::local) return std::nullopt;
-  const auto folders =
-      slice_folders_of(config.cluster, by.group.hosts_of_places(), config.checkpoint.dir);
-  auto disks = open_disks(by.group, by.ask, folders, by.run);
+  auto disks = open_disks(by.group, by.ask, config.cluster, config.checkpoint.dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   if (disks->disks.size() == 1)
     log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
@@ -174,9 +171,8 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
 
 result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by) {
   if (!disks) return {};
-  const auto folders =
-      slice_folders_of(by.config.cluster, by.group.hosts_of_places(), by.config.checkpoint.dir);
-  auto opened = open_disks_again(by.group, by.ask, folders, by.run);
+  const auto& config = by.config;
+  auto opened = open_disks_again(by.group, by.ask, config.cluster, config.checkpoint.dir, by.run);
   if (!opened) return tl::unexpected(opened.error());
   disks = std::move(*opened);
   return {};
@@ -188,8 +184,7 @@ result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& 
 
 result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {
   const auto dir = (of.folder / "").parent_path().parent_path();
-  const auto folders = slice_folders_of(by.config.cluster, by.group.hosts_of_places(), dir);
-  auto disks = open_disks(by.group, by.ask, folders, by.run);
+  auto disks = open_disks(by.group, by.ask, by.config.cluster, dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   return find_slices(by.ask, std::move(*disks), of);
 }

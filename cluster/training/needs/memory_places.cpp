@@ -1,7 +1,6 @@
 #include "cluster/training/needs/memory_places.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 namespace troupe::cluster {
@@ -14,7 +13,6 @@ bool names_memory(const cluster_config& cluster) {
 
 result<placed_run> place_by_memory(const application& program, const trainer_config& config,
                                    const prepared_run& run) {
-  const auto cores = std::thread::hardware_concurrency();
   placed_run placed{config, {}};
   const int times = config.train.on_fault == fault_policy::recover ? 2 : 1;
   for (int i = 0; i < times; ++i) {
@@ -22,8 +20,7 @@ result<placed_run> place_by_memory(const application& program, const trainer_con
     if (!memory) return tl::unexpected(memory.error());
     placed.config.cluster.stage_needs = memory->stages;
     placed.memory = std::move(*memory);
-    if (auto places = node_of_stages(placed.config, cores); !places)
-      return tl::unexpected(places.error());
+    if (auto places = node_of_stages(placed.config); !places) return tl::unexpected(places.error());
   }
   return placed;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,7 +17,7 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
-#include "engine/schedule/generators.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -27,7 +26,7 @@ using actors::in_mebi;
 
 std::string layers_of(const prepared_run& run, const engine::layer_range& range) {
   const auto& [first, last] = range;
-  const auto count = std::to_string(last - first) + (last - first == 1 ? " layer" : " layers");
+  const auto count = counted(last - first, "layer");
   return run.layer_names[first] + " .. " + run.layer_names[last - 1] + " (" + count + ")";
 }
 
@@ -95,10 +94,9 @@ std::string device_of(const cluster_config& cluster, const device_seat& seat) {
 
 /// Of each stage, replica by replica.
 std::vector<stage_place> places_of(const placement_tables& config) {
-  const auto cores = std::thread::hardware_concurrency();
-  const auto nodes = node_of_stages(config, cores);
+  const auto nodes = node_of_stages(config);
   std::vector<stage_place> all;
-  for (const auto& seat : seats_of_stages(config, cores)) {
+  for (const auto& seat : seats_of_stages(config)) {
     stage_place place{device_of(config.cluster, seat)};
     place.on_gpu = is_gpu(place.device);
     if (seat.device == "auto" && is_over_hosts(config.cluster.launch) && nodes)
@@ -125,9 +123,8 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
   const auto amount = [&memory](auto of) {
     return memory ? in_mebi(of(*memory)) : std::string(not_known);
   };
-  const auto cores = std::thread::hardware_concurrency();
-  const auto threads = threads_of_stages(config, cores);
-  const auto places = node_of_stages(config, cores);
+  const auto threads = threads_of_stages(config);
+  const auto places = node_of_stages(config);
   const auto stages = config.pipeline.stages;
   const auto shown = places || !are_replicas_alike(on, stages) ? on.size() : stages;
   std::vector<table_row> rows{
@@ -159,7 +156,7 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
   }
   rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
                   amount([](const predicted_memory& all) { return all.trainer; }), "-"});
-  if (outlives_trainer(config))
+  if (outlives_trainer(config.train, config.pipeline))
     rows.push_back({"keeper", "-", "-", "this machine", "-", "-",
                     amount([](const predicted_memory& all) { return all.keeper; }), "-"});
   if (std::ranges::none_of(on, &stage_place::on_gpu))
@@ -189,8 +186,7 @@ result<checked_run> table_without_data(const application& program, const trainer
                                        const std::string& devices, const error& why) {
   const auto run = prepare_without_data(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
-                                        config.pipeline.stages);
+  const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const auto rows = rows_of(config, *run, *layout, std::nullopt, places_of(config));
   return checked_run{.table = in_columns(rows) + words_on_thread_loads(config) +
@@ -213,8 +209,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, *data);
   if (!run) return tl::unexpected(run.error());
-  const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
-                                        config.pipeline.stages);
+  const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const double program_bytes = resident_bytes();  // before layers are measured
   const auto placed = placed_or_refused(program, config, *run);
@@ -222,12 +217,12 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
   const auto rows = rows_of(where.config, *run, *layout, where.memory, on);
-  auto out =
-      in_columns(rows) +
-      explanation_of_memory(program_bytes, config, std::ranges::any_of(on, &stage_place::on_gpu)) +
-      words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
-      words_on_versions(where.memory, on) + words_on_nccl_buffers(where.memory, on) +
-      words_on_run(config, devices);
+  auto out = in_columns(rows) +
+             explanation_of_memory(program_bytes, config.train, config.pipeline,
+                                   std::ranges::any_of(on, &stage_place::on_gpu)) +
+             words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
+             words_on_versions(where.memory, on) + words_on_nccl_buffers(where.memory, on) +
+             words_on_run(config, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <thread>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/config/checks/thread_checks.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/training/restarts/keeper_process.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
@@ -38,7 +37,7 @@ std::string words_on_replicas(const placement_tables& config, const train_config
   const auto logical = logical_replicas_of(config.pipeline, train);
   if (logical <= 1) return "";
   const auto replicas = config.pipeline.replicas;
-  const bool has_nodes = bool(node_of_stages(config, std::thread::hardware_concurrency()));
+  const bool has_nodes = bool(node_of_stages(config));
   auto out = std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
              " these stages" + (has_nodes ? "" : " on this machine") + "; a batch has " +
              std::to_string(logical) + " logical replicas, whose gradients " +
@@ -53,9 +52,9 @@ std::string words_on_replicas(const placement_tables& config, const train_config
 
 }  // namespace
 
-std::string explanation_of_memory(double program_bytes, const trainer_config& config,
-                                  bool has_gpus) {
-  const bool keeps_versions = config.train.on_fault == fault_policy::recover;
+std::string explanation_of_memory(double program_bytes, const train_config& train,
+                                  const pipeline_config& pipeline, bool has_gpus) {
+  const bool keeps_versions = train.on_fault == fault_policy::recover;
   return "memory: the predicted peak of a process beside the program itself, which with its data "
          "has " +
          in_mebi(program_bytes) +
@@ -66,13 +65,13 @@ std::string explanation_of_memory(double program_bytes, const trainer_config& co
          "on its edges,\n"
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n" +
          (keeps_versions ? explanation_of_versions : "") +
-         (outlives_trainer(config) ? explanation_of_keeper : "") +
+         (outlives_trainer(train, pipeline) ? explanation_of_keeper : "") +
          (has_gpus ? explanation_of_devices : "");
 }
 
 std::string words_on_devices(const placement_tables& config) {
   if (is_over_hosts(config.cluster.launch)) return "";
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto seats = seats_of_stages(config);
   const auto found = std::ranges::find(seats, "auto", &device_seat::device);
   if (found == seats.end()) return "";
   const auto said =
@@ -81,7 +80,7 @@ std::string words_on_devices(const placement_tables& config) {
 }
 
 std::string words_on_nodes(const placement_tables& config, const predicted_memory& memory) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   std::string out;
   for (std::size_t n = 0; places && n < config.cluster.nodes.size(); ++n) {
     const auto& node = config.cluster.nodes[n];
@@ -108,7 +107,7 @@ std::string words_on_nodes(const placement_tables& config, const predicted_memor
 
 std::string words_on_thread_loads(const placement_tables& config) {
   const auto& nodes = config.cluster.nodes;
-  const auto here = std::thread::hardware_concurrency();
+  const auto here = cores_here();
   const auto launch = config.cluster.launch;
   const auto loads = thread_loads_of(config, here);
   std::string out;

@@ -19,8 +19,8 @@ struct stage_place {
 
 /// What the columns of memory mean. `program_bytes`: what the program itself has in this process;
 /// `has_gpus`: some stage is on one.
-[[nodiscard]] std::string explanation_of_memory(double program_bytes, const trainer_config& config,
-                                                bool has_gpus);
+[[nodiscard]] std::string explanation_of_memory(double program_bytes, const train_config& train,
+                                                const pipeline_config& pipeline, bool has_gpus);
 
 /// What there is to say of this machine's GPUs; empty: nothing. Before a layer runs: see
 /// engine::open_device.

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <map>
-#include <string>
-#include <thread>
 #include <utility>
 
 #include "actors/pipeline/stage_needs.hpp"
@@ -47,11 +44,9 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
                                                  const pipeline_config& pipeline,
                                                  const optimizer_config& optimizer,
                                                  const registries& known) {
-  const auto layout = engine::layout_of(schedule_of(pipeline, known.schedules), pipeline.stages);
+  const auto layout = layout_of(pipeline, known.schedules);
   if (!layout) return tl::unexpected(layout.error());
-  const auto entry = known.optimizers.find(optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
+  const auto slots = tensors_a_parameter(optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
   const auto shares = state_shares_of(pipeline);
   std::vector<stage_bytes> all(pipeline.stages);
@@ -140,7 +135,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const double remembered = logs_edges(config.pipeline, config.train) ? config.train.accumulate : 0;
   const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
                          static_cast<double>(parts);
-  const auto reader = stage_of_data(config, config.data, std::thread::hardware_concurrency());
+  const auto reader = stage_of_data(config, config.data);
   if (!reader) return tl::unexpected(reader.error());
   if (*reader)
     add_on_host(all.stages.at(**reader), batches);

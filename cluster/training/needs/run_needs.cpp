@@ -8,7 +8,6 @@
 #include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
-#include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -34,13 +33,10 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
-  const auto& schedules = program.info.known.schedules;
-  const auto layout =
-      engine::layout_of(schedule_of(config.pipeline, schedules), config.pipeline.stages);
+  const auto& known = program.info.known;
+  const auto layout = layout_of(config.pipeline, known.schedules);
   if (!layout) return tl::unexpected(layout.error());
-  const auto entry = program.info.known.optimizers.find(config.optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  const auto slots = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
   doctor::run_needs out{
       .stage_bytes = {},

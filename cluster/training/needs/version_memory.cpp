@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "actors/recovery/kept_stages.hpp"
 #include "actors/recovery/kept_versions.hpp"
@@ -31,17 +30,19 @@ bool lends_here(const cluster_config& cluster, const link_config& link) {
          (link.transport == transport::mixed && cluster.launch != launch_way::none);
 }
 
-/// Of the stages of all replicas, as far as the config tells it. `are_whole`: see are_lent_whole.
-result<std::vector<kept_elsewhere>> keepers_of(const trainer_config& config, bool are_whole) {
+/// Of the stages of all replicas, as far as the config tells it. `are_whole`: see are_lent_whole;
+/// `outlives`: see outlives_trainer.
+result<std::vector<kept_elsewhere>> keepers_of(const placement_tables& config,
+                                               const link_config& link, bool are_whole,
+                                               bool outlives) {
   const auto& cluster = config.cluster;
-  const auto cores = std::thread::hardware_concurrency();
-  const auto seats = seats_of_stages(config, cores);
+  const auto seats = seats_of_stages(config);
   const auto count = seats.size();
-  const bool share = lends_here(cluster, config.link);
+  const bool share = lends_here(cluster, link);
   std::vector<std::string> nodes(count), hosts(count);
   std::vector<bool> here(count, true);
   if (!cluster.nodes.empty()) {
-    const auto places = node_of_stages(config, cores);
+    const auto places = node_of_stages(config);
     if (!places) return tl::unexpected(places.error());
     for (std::size_t i = 0; i < count; ++i) {
       const auto& node = cluster.nodes[places->at(i)];
@@ -56,7 +57,7 @@ result<std::vector<kept_elsewhere>> keepers_of(const trainer_config& config, boo
     on_cpu.push_back(seats[i].device == "cpu");
     lends.push_back(share && are_whole && on_cpu[i] && here[i]);
   }
-  const auto by = keepers_beside(nodes, lends, outlives_trainer(config));
+  const auto by = keepers_beside(nodes, lends, outlives);
   std::vector<kept_elsewhere> all;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& other = by[i].stage;
@@ -126,9 +127,9 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
                           predicted_memory& to) {
   constexpr double usual = actors::kept_versions::most;
   const auto stages = bytes.size();
-  const bool outlives = outlives_trainer(config);
+  const bool outlives = outlives_trainer(config.train, config.pipeline);
   const auto version = [&](std::size_t stage) { return bytes[stage].tensors + bytes[stage].state; };
-  const auto kept = keepers_of(config, are_whole);
+  const auto kept = keepers_of(config, config.link, are_whole, outlives);
   if (!kept) return tl::unexpected(kept.error());
   const bool maps = are_whole && lends_here(config.cluster, config.link) &&
                     std::ranges::all_of(*kept, &kept_elsewhere::on_cpu);

@@ -8,8 +8,8 @@
 #include "actors/messages/parameter_server/host.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "cluster/training/parameter_server/driving/server_state.hpp"
 #include "cluster/training/parameter_server/prepare.hpp"
-#include "cluster/training/parameter_server/server_state.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {

@@ -1,7 +1,6 @@
 #include "cluster/training/parameter_server/prepare.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "cluster/observe/one_class.hpp"
@@ -64,7 +63,7 @@ result<void> read_beginning(prepared_server& run, const trainer_config& config) 
 }  // namespace
 
 int threads_of_worker(const server_settings& server) noexcept {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const auto cores = static_cast<int>(cores_here());
   const int share = std::max(1, cores / static_cast<int>(server.workers));
   return server.threads_per_worker > 0 ? server.threads_per_worker : share;
 }

@@ -10,7 +10,7 @@
 #include "actors/messages/parameter_server/host.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/training/parameter_server/application.hpp"
-#include "cluster/training/parameter_server/driver.hpp"
+#include "cluster/training/parameter_server/driving/driver.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/saving/data_record.hpp"

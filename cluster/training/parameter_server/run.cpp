@@ -13,13 +13,14 @@
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/launch/start/process_start.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/parameter_server/builder.hpp"
-#include "cluster/training/parameter_server/driver.hpp"
+#include "cluster/training/parameter_server/driving/driver.hpp"
+#include "cluster/training/parameter_server/driving/server_state.hpp"
 #include "cluster/training/parameter_server/prepare.hpp"
 #include "cluster/training/parameter_server/recovery.hpp"
-#include "cluster/training/parameter_server/server_state.hpp"
 #include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
@@ -98,9 +99,7 @@ result<std::vector<engine::named_tensor>> gather_state(actors::requester& ask,
 }
 
 result<engine::tensor_stream> weights_of(driver& drives) {
-  auto weights = drives.read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  return engine::stream_of(std::move(*weights));
+  return drives.read_weights().map([](const auto& all) { return engine::stream_of(all); });
 }
 
 /// Writes the files of a checkpoint. The shards' state is read first: when they all have that
@@ -267,12 +266,11 @@ result<void> run_to_end(run_parts& parts) {
 
 result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
                    run_control& control) {
-  actors::requester ask(group.system(),
-                        [&](const caf::node_id& id) { return group.node().name_of(id); });
+  auto ask = group.requester();
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
-  auto report = run_reporter::open(config, options);
+  auto report = run_reporter::open(config.observe, config.restart, config.json_is_begun, options);
   if (!report) return tl::unexpected(report.error());
   auto checkpoints =
       checkpoint_keeper::open({config, server_settings_of_steps(config.own), run.of_data},
@@ -281,7 +279,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
-  tell_command_to_resume(config, run.begin.steps);
+  tell_command_to_resume(config.checkpoint, config.train, config.command, run.begin.steps);
   if (config.restart > 0)
     (*report)->restart({.restart = config.restart, .after_step = run.begin.steps});
   run_parts parts{group,
@@ -295,7 +293,9 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
                   run.plan.evaluated};
   const auto done = run_to_end(parts);
   parts.report->finish();
-  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.plan.steps);
+  if (!done)
+    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
+                run.plan.steps);
   return done;
 }
 
@@ -314,10 +314,10 @@ result<run_end> run_server_trainer(const server_application& program,
   if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   auto names = node_names(config.own.of<server_settings>());
-  auto where = process_launcher_of(config.link, config.observe, names.size());
-  if (!where) return tl::unexpected(where.error());
-  return run_nodes({.where = std::move(*where),
-                    .listen = config.link.listen,
+  auto placed = choose_launcher(config, names);  // of this machine: there are no [[node]] tables
+  if (!placed) return tl::unexpected(placed.error());
+  return run_nodes({.where = std::move(placed->where),
+                    .listen = std::move(placed->listen),
                     .names = std::move(names),
                     .progress = progress_of(config.observe, config.train),
                     .drive = [&](node_group& group) { return drive(group, config, *run, control); },

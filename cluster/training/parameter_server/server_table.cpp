@@ -9,6 +9,7 @@
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/training/needs/columns.hpp"
 #include "cluster/training/parameter_server/prepare.hpp"
+#include "cluster/training/prepared_run.hpp"
 #include "engine/parameter_server/parts.hpp"
 #include "messages/base/host_name.hpp"
 
@@ -25,9 +26,7 @@ result<std::vector<shard_bytes>> bytes_of_shards(const prepared_server& run,
                                                  const optimizer_config& optimizer,
                                                  const server_settings& server,
                                                  const registries& known) {
-  const auto entry = known.optimizers.find(optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto slots = actors::tensors_a_parameter(*entry, optimizer.options);
+  const auto slots = tensors_a_parameter(optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
   std::vector<shard_bytes> all;
   for (const auto& part : engine::spread_parameters(first_parameters(run), server.shards)) {

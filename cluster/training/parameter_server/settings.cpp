@@ -4,7 +4,6 @@
 #include <iterator>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -55,15 +54,14 @@ result<void> check_server(const draft& whole) {
   const trainer_config& config = whole.config;
   const auto server = config.own.of<server_settings>();
   if (config.link.transport == transport::loopback)
-    return fail(errc::bad_config,
-                whole.find("link.transport")->where() +
-                    ": loopback cannot connect processes; allowed: auto, tcp, shm");
+    return fail_at(whole, "link.transport",
+                   "loopback cannot connect processes; allowed: auto, tcp, shm");
   const bool waits = server.mode == engine::server_mode::synchronous;
   if (const setting* staleness = whole.find("server.staleness"); waits && staleness != nullptr)
     return fail(errc::bad_config, staleness->where() + ": is of asynchronous workers only" +
                                       source(whole, "server.mode", "synchronous") +
                                       "; leave it out, or set --mode asynchronous");
-  const auto cores = std::thread::hardware_concurrency();
+  const auto cores = cores_here();
   for (const auto& [setting, threads] :
        {std::pair{"server.threads_per_worker", server.threads_per_worker},
         std::pair{"server.threads_per_shard", server.threads_per_shard}})
@@ -72,11 +70,11 @@ result<void> check_server(const draft& whole) {
   if (config.train.batch_size % server.workers == 0) return {};
   const auto workers = std::to_string(server.workers);
   const auto samples = std::to_string(config.train.batch_size);
-  return fail(errc::bad_config, blame(whole, "server.workers", "train.batch_size") + workers +
-                                    " workers" + source(whole, "server.workers", workers) +
-                                    " cannot have equal shares of a batch of " + samples +
-                                    source(whole, "train.batch_size", samples) +
-                                    ", whose gradients are averaged; make it a multiple");
+  return fail_at(whole, "server.workers", "train.batch_size",
+                 workers + " workers" + source(whole, "server.workers", workers) +
+                     " cannot have equal shares of a batch of " + samples +
+                     source(whole, "train.batch_size", samples) +
+                     ", whose gradients are averaged; make it a multiple");
 }
 
 }  // namespace

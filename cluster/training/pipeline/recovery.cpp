@@ -4,7 +4,6 @@
 #include <caf/send.hpp>
 #include <chrono>
 #include <limits>
-#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -34,7 +33,7 @@ constexpr std::chrono::milliseconds look_every{10};
 void warn_of_shared_hosts(const placement_tables& config) {
   const auto& cluster = config.cluster;
   if (!is_over_hosts(cluster.launch) || cluster.nodes.size() < 2) return;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places) return;  // was said when the stages were placed
   const auto names = stage_names_of(config.pipeline);
   std::vector<std::string> nodes;
@@ -50,11 +49,7 @@ void warn_of_shared_hosts(const placement_tables& config) {
 
 stage_recovery::stage_recovery(node_group& group, joined_listening& doors,
                                const optimizers::registry& known, bool may_begin_anew)
-    : group_(group),
-      doors_(doors),
-      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),
-      known_(known),
-      core_(may_begin_anew) {}
+    : group_(group), doors_(doors), ask_(group.requester()), known_(known), core_(may_begin_anew) {}
 
 stage_recovery::~stage_recovery() {
   if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);

@@ -28,7 +28,8 @@ double median_of(std::vector<double> values) {
 
 result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
                                                  const prepared_run& run) {
-  auto out = run_reporter::open(config, progress_options_of(config.train, run));
+  auto out = run_reporter::open(config.observe, config.restart, config.json_is_begun,
+                                progress_options_of(config.train, run));
   if (!out) return tl::unexpected(out.error());
   return std::unique_ptr<reporter>(
       new reporter(std::move(*out), loss_scale_of(config.model, config.train) != 1,

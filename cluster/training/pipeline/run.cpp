@@ -1,30 +1,22 @@
 #include "cluster/training/pipeline/run.hpp"
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
-#include "actors/futures/requester.hpp"
-#include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/training/beginning/verify.hpp"
 #include "cluster/training/data_source.hpp"
-#include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/pipeline/last_trainer.hpp"
 #include "cluster/training/pipeline/pipeline_run.hpp"
-#include "cluster/training/pipeline/recovery.hpp"
-#include "cluster/training/pipeline/reporter.hpp"
+#include "cluster/training/pipeline/run_ending.hpp"
 #include "cluster/training/pipeline/run_replay.hpp"
 #include "cluster/training/pipeline/run_steps.hpp"
-#include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/saving/beginning.hpp"
-#include "cluster/training/saving/checkpoint_keeper.hpp"
-#include "cluster/training/saving/saving.hpp"
 #include "cluster/training/stages/joined_listening.hpp"
 #include "cluster/training/stages/node_memory.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
@@ -40,13 +32,6 @@ namespace {
 
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
-
-/// For --verbose: what the trainer's process had to do with the data.
-void tell_traffic(node_group& group) {
-  const auto stats = group.node().link_stats();
-  log::debug("the trainer has sent " + std::to_string(stats.bytes_sent) + " bytes and received " +
-             std::to_string(stats.bytes_received));
-}
 
 engine::sum_wish sums_wished(const pipeline_config& pipeline, const link_config& link) {
   return {.fast = pipeline.reduce == reduce_order::fast,
@@ -90,64 +75,6 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
           .spare_keeper = spare,
           .logs_edges = parts.recovery != nullptr,
           .accumulate = config.train.accumulate});
-}
-
-/// What the program shows of its model, trained by the stages, and of its own actors.
-result<void> show(pipeline_run& parts, actors::pipeline& stages) {
-  const auto& program = parts.program;
-  const auto print = [&](const std::string& text) {
-    if (!text.empty()) parts.report->print(text);
-  };
-  if (program.show) {
-    const auto predict = [&](const at::Tensor& inputs) { return stages.predict(inputs); };
-    const auto text = program.show(predict, parts.config);
-    if (!text) return tl::unexpected(text.error());
-    print(*text);
-  }
-  if (!program.ask_nodes) return {};
-  const auto find = [&](const std::string& node, const std::string& name) {
-    return parts.group.node().find(node, name, actors::usual_deadlines.join);
-  };
-  return program.ask_nodes({parts.group.system(), parts.group.names(), find}).map(print);
-}
-
-std::string times(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
-void tell_recovered(const recovery_totals& of) {
-  if (of.replays + of.returns == 0) return;
-  log::info("after losses there were " + times(of.replays, "replay") + " of lost stages and " +
-            times(of.returns, "return") +
-            " of all; processes that had begun them before computed " +
-            std::to_string(of.computed_again) + " actions again");
-}
-
-void tell_end(pipeline_run& parts) {
-  tell_traffic(parts.group);
-  parts.report->finish(parts.run.predicted);
-  tell_recovered(parts.recovered);
-  if (parts.run.data->skipped() > 0)
-    log::warning(std::to_string(parts.run.data->skipped()) + " unreadable samples were skipped");
-}
-
-/// Whoever interrupts a run that has no step left is told that nothing of it is missing.
-void tell_complete(pipeline_run& parts) {
-  const auto steps = parts.run.steps;
-  if (!parts.control.stop.wanted() || parts.told.steps < steps) return;
-  const auto& config = parts.config;
-  std::string kept;
-  if (!config.train.save.empty() && parts.control.saver.end().not_saved == 0)
-    kept += "; the weights are complete in " + config.train.save.string();
-  const auto folder = checkpoint_folder(config.checkpoint.dir).path_of(steps);
-  std::error_code absent;
-  if (!config.checkpoint.dir.empty() &&
-      std::filesystem::exists(folder / checkpoint_folder::manifest_name, absent))
-    kept += "; the checkpoint is complete in " + folder.string();
-  const bool lacks_evaluation = config.train.eval && parts.told.evaluated < steps &&
-                                parts.run.data->size(engine::split::test) > 0;
-  parts.report->print("interrupted after the last step, " + std::to_string(steps) + kept +
-                      (lacks_evaluation ? "; only the last evaluation is left out" : ""));
 }
 
 /// The loss scaler behind a step's version, where it is dynamic. `stages`: see recover; `before`:
@@ -201,18 +128,6 @@ result<start_point> recover(pipeline_run& parts, const error& why,
   print("the run goes on after step " + std::to_string(from.steps_before) + ", " +
         format("%.1f s", took.count()) + " after the loss was known");
   return from;
-}
-
-/// Of a run that has done all its steps, or was interrupted.
-result<void> end_complete(pipeline_run& parts, actors::pipeline& stages) {
-  tell_end(parts);
-  tell_complete(parts);
-  if (parts.control.stop.wanted()) return {};
-  const auto shown = show(parts, stages);
-  if (shown || shown.error().code != errc::peer_lost) return shown;
-  // The run is done and saved: a stage that is lost now does not undo that.
-  log::warning(parts.group.explain(shown.error()).text + "; no sample is shown");
-  return {};
 }
 
 /// Whether a run that has lost stages ends, since this trainer has stood still until all had left
@@ -302,7 +217,7 @@ result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const p
                                         checkpoint_keeper::clock::now());
   if (!keeper) return keeper;
   keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
-  tell_command_to_resume(config, run.steps_before);
+  tell_command_to_resume(config.checkpoint, config.train, config.command, run.steps_before);
   return keeper;
 }
 
@@ -342,8 +257,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   ? "threads of this process"
                   : "link " + std::string(name_of(transport_of(config.link))));
   joined_listening doors(group, config.cluster);
-  actors::requester ask(group.system(),
-                        [&group](const caf::node_id& id) { return group.node().name_of(id); });
+  auto ask = group.requester();
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
@@ -379,7 +293,9 @@ result<void> drive(node_group& group, const application& program, const trainer_
     parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
   parts.report->begin_behind(from->steps_before);
   auto done = train_to_end(parts, *from);
-  if (!done) tell_way_on(config, parts.checkpoints.last_step(), run.steps);
+  if (!done)
+    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
+                run.steps);
   return done;
 }
 

@@ -2,12 +2,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
-#include <thread>
 #include <utility>
 
 #include "cluster/launch/start/process_start.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"
@@ -48,7 +46,7 @@ void tell_prediction(const prepared_run& run) {
 /// the cores of theirs.
 void warn_of_threads(const placement_tables& config) {
   if (config.cluster.launch != launch_way::local || !config.cluster.nodes.empty()) return;
-  const auto cores = std::thread::hardware_concurrency();
+  const auto cores = cores_here();
   if (const auto words = words_on_threads(thread_loads_of(config, cores).front(), cores);
       !words.empty())
     log::warning("this machine: " + words);
@@ -102,8 +100,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config.train, config.config_files);
-  const auto stage_with_data =
-      stage_of_data(config, config.data, std::thread::hardware_concurrency());
+  const auto stage_with_data = stage_of_data(config, config.data);
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
   if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
   auto data = open_data_here(program, config);

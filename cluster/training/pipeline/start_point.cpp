@@ -1,8 +1,5 @@
 #include "cluster/training/pipeline/start_point.hpp"
 
-#include <string>
-#include <utility>
-
 #include "cluster/training/beginning/initial_state.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
 #include "messages/base/log.hpp"

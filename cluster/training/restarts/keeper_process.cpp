@@ -1,7 +1,5 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 
-#include <memory>
-#include <string>
 #include <utility>
 
 #include "cluster/hosts/host_addresses.hpp"
@@ -40,9 +38,9 @@ result<void> serve(const keeper_of_versions& keep, const invitation& trainer,
 
 }  // namespace
 
-bool outlives_trainer(const trainer_config& config) {
-  return config.train.max_restarts > 0 && config.train.on_fault == fault_policy::recover &&
-         config.pipeline.stages_in == placement::processes;
+bool outlives_trainer(const train_config& train, const pipeline_config& pipeline) {
+  return train.max_restarts > 0 && train.on_fault == fault_policy::recover &&
+         pipeline.stages_in == placement::processes;
 }
 
 int keep_versions(const keeper_of_versions& keep, int socket, const std::string& listen) {

@@ -18,7 +18,7 @@ using keeper_of_versions =
 /// Whether a run has a process that keeps the versions of all its stages while trainers come and
 /// go: one of stage processes that goes on after losses, and whose trainer is started again
 /// (docs/recovery.md).
-[[nodiscard]] bool outlives_trainer(const trainer_config& config);
+[[nodiscard]] bool outlives_trainer(const train_config& train, const pipeline_config& pipeline);
 
 /// What such a process does: joins one trainer after another that invites it through the socket
 /// (see invitation), and has for each what it kept for those before. Why it could not join one, it

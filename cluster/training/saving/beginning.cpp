@@ -4,7 +4,6 @@
 #include <charconv>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "cluster/config/sources/resume_command_core.hpp"
 #include "messages/base/format.hpp"
@@ -13,8 +12,9 @@
 namespace troupe::cluster {
 namespace {
 
-std::string command_of(const trainer_config& config, const std::string& from) {
-  return command_to_resume({config.command, config.checkpoint.resume, config.train.verify, from});
+std::string command_of(const checkpoint_config& kept, const train_config& train,
+                       const std::vector<std::string>& command, const std::string& from) {
+  return command_to_resume({command, kept.resume, train.verify, from});
 }
 
 /// Of a run's checkpoints, the newest first.
@@ -176,22 +176,23 @@ result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t 
   return run_beginning{std::move(*resumed), true};
 }
 
-void tell_command_to_resume(const trainer_config& config, std::uint64_t steps_before) {
-  const auto& kept = config.checkpoint;
+void tell_command_to_resume(const checkpoint_config& kept, const train_config& train,
+                            const std::vector<std::string>& command, std::uint64_t steps_before) {
   const bool writes_meanwhile = !kept.every.empty() || !kept.on_signal.empty();
   if (kept.dir.empty() || !writes_meanwhile) return;
   const auto steps = steps_in(kept.dir);
-  const auto line = command_of(config, "latest");
+  const auto line = command_of(kept, train, command, "latest");
   if ((steps.empty() ? 0 : steps.front()) != steps_before || line.empty()) return;
   log::info("to resume this run from its last checkpoint, if it is lost: " + line);
 }
 
-void tell_way_on(const trainer_config& config, std::uint64_t last, std::uint64_t steps) {
-  if (config.checkpoint.dir.empty() || last >= steps) return;
-  const auto all = steps_in(config.checkpoint.dir);
+void tell_way_on(const checkpoint_config& kept, const train_config& train,
+                 const std::vector<std::string>& command, std::uint64_t last, std::uint64_t steps) {
+  if (kept.dir.empty() || last >= steps) return;
+  const auto all = steps_in(kept.dir);
   const auto step = std::to_string(last);
   if (std::ranges::find(all, last) == all.end()) return;
-  const auto line = command_of(config, all.front() == last ? "latest" : step);
+  const auto line = command_of(kept, train, command, all.front() == last ? "latest" : step);
   if (!line.empty()) log::info("to resume this run from step " + step + ": " + line);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
@@ -69,13 +70,16 @@ struct run_beginning {
                                                    bool evaluates);
 
 /// Logs the command that resumes this run if its trainer is killed, provided that the run writes
-/// checkpoints as it goes. `steps_before`: the steps in what the run starts from. Logs nothing if
-/// the newest checkpoint in the folder has another step: then `latest` might be another run's.
-void tell_command_to_resume(const trainer_config& config, std::uint64_t steps_before);
+/// checkpoints as it goes. `command`: the one of this run; `steps_before`: the steps in what it
+/// starts from. Logs nothing if the newest checkpoint in the folder has another step: then `latest`
+/// might be another run's.
+void tell_command_to_resume(const checkpoint_config& kept, const train_config& train,
+                            const std::vector<std::string>& command, std::uint64_t steps_before);
 
 /// Logs the command that resumes a failed run, whose last checkpoint is of step `last`; nothing if
 /// that has all `steps`.
-void tell_way_on(const trainer_config& config, std::uint64_t last, std::uint64_t steps);
+void tell_way_on(const checkpoint_config& kept, const train_config& train,
+                 const std::vector<std::string>& command, std::uint64_t last, std::uint64_t steps);
 
 /// The last step up to which no evaluation is due in a run that resumes from this checkpoint. That
 /// is the step before the checkpoint's own if the evaluation at the checkpoint was not reported, as

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -78,8 +79,7 @@ std::string words_on_read_again(const whole_checkpoint& of, const engine::datase
   if (count == 0) return "";
   const auto first = train.empty() ? data.name_of(engine::split::test, test.front())
                                    : data.name_of(engine::split::train, train.front());
-  return std::to_string(count) + (count == 1 ? " sample" : " samples") +
-         " could not be read before " + of.folder.string() +
+  return counted(count, "sample") + " could not be read before " + of.folder.string() +
          " was written, and can be read now: " + (count == 1 ? "" : "the first is ") + first +
          "; the steps from here on use " + (count == 1 ? "it" : "them");
 }

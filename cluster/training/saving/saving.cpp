@@ -1,6 +1,5 @@
 #include "cluster/training/saving/saving.hpp"
 
-#include <filesystem>
 #include <utility>
 
 namespace troupe::cluster {

@@ -27,6 +27,19 @@ using opened_places = std::vector<result<actors::slices_opened>>;
 
 constexpr std::chrono::milliseconds between_tries{200};
 
+/// Where the host of each stage keeps slices: in the node's own folder for checkpoints, else in
+/// `dir`.
+std::vector<fs::path> slice_folders_of(const node_group& group, const cluster_config& cluster,
+                                       const fs::path& dir) {
+  std::vector<fs::path> folders;
+  for (const auto& host : group.hosts_of_places()) {
+    const auto node = std::ranges::find(cluster.nodes, host, &node_entry::name);
+    const bool is_own = node != cluster.nodes.end() && !node->checkpoint_dir.empty();
+    folders.push_back(is_own ? node->checkpoint_dir : fs::absolute(dir));
+  }
+  return folders;
+}
+
 /// What each place answers.
 opened_places ask_once(node_group& group, actors::requester& ask,
                        const std::vector<fs::path>& folders, const std::string& run) {
@@ -46,9 +59,10 @@ bool is_taken(const result<actors::slices_opened>& answer) {
 
 /// The same; waits a while for another run's processes to end, which may have been started by the
 /// same command.
-opened_places ask_to_open(node_group& group, actors::requester& ask,
-                          const std::vector<fs::path>& folders, const std::string& run) {
+opened_places ask_to_open(node_group& group, actors::requester& ask, const cluster_config& cluster,
+                          const fs::path& dir, const std::string& run) {
   using clock = std::chrono::steady_clock;
+  const auto folders = slice_folders_of(group, cluster, dir);
   const auto end = clock::now() + usual_deadlines.orphans;
   auto opened = ask_once(group, ask, folders, run);
   if (const auto taken = std::ranges::find_if(opened, is_taken); taken != opened.end())
@@ -140,7 +154,7 @@ std::string loss_of(const std::string& host, const found_slices& found,
     others.insert(disks[held.begin()->first].host);
   }
   if (lost.empty()) return "";
-  const auto files = std::to_string(lost.size()) + (lost.size() == 1 ? " file" : " files");
+  const auto files = counted(lost.size(), "file");
   const auto why =
       own == disks.size() ? "it is not in this run" : checked[own].faults.at(lost.front());
   return host + " no longer has " + files + " of the checkpoint of step " +
@@ -171,18 +185,6 @@ result<std::vector<std::string>> slice_disks::folders_of(const std::string& chec
   return folders;
 }
 
-std::vector<fs::path> slice_folders_of(const cluster_config& cluster,
-                                       const std::vector<std::string>& hosts, const fs::path& dir) {
-  std::vector<fs::path> folders;
-  for (const auto& host : hosts) {
-    const auto& nodes = cluster.nodes;
-    const auto node = std::ranges::find(nodes, host, &node_entry::name);
-    const bool is_own = node != nodes.end() && !node->checkpoint_dir.empty();
-    folders.push_back(is_own ? node->checkpoint_dir : fs::absolute(dir));
-  }
-  return folders;
-}
-
 std::string word_of_run() {
   std::random_device random;
   std::array<char, 32> text{};
@@ -191,8 +193,9 @@ std::string word_of_run() {
 }
 
 result<slice_disks> open_disks(node_group& group, actors::requester& ask,
-                               const std::vector<fs::path>& folders, const std::string& run) {
-  const auto opened = ask_to_open(group, ask, folders, run);
+                               const cluster_config& cluster, const fs::path& dir,
+                               const std::string& run) {
+  const auto opened = ask_to_open(group, ask, cluster, dir, run);
   const auto hosts = group.hosts_of_places();
   for (std::size_t place = 0; place < opened.size(); ++place)
     if (!opened[place]) return tl::unexpected(of_place(hosts.at(place), opened[place].error()));
@@ -200,8 +203,9 @@ result<slice_disks> open_disks(node_group& group, actors::requester& ask,
 }
 
 result<slice_disks> open_disks_again(node_group& group, actors::requester& ask,
-                                     const std::vector<fs::path>& folders, const std::string& run) {
-  const auto opened = ask_to_open(group, ask, folders, run);
+                                     const cluster_config& cluster, const fs::path& dir,
+                                     const std::string& run) {
+  const auto opened = ask_to_open(group, ask, cluster, dir, run);
   const auto hosts = group.hosts_of_places();
   for (std::size_t place = 0; place < opened.size(); ++place) {
     if (opened[place]) continue;

@@ -39,25 +39,21 @@ struct slice_disks {
   [[nodiscard]] result<std::vector<std::string>> folders_of(const std::string& checkpoint) const;
 };
 
-/// Where the host of each stage keeps slices: in the node's own folder for checkpoints, else in
-/// `dir`. `hosts`: see node_group::hosts_of_places.
-[[nodiscard]] std::vector<std::filesystem::path> slice_folders_of(
-    const cluster_config& cluster, const std::vector<std::string>& hosts,
-    const std::filesystem::path& dir);
-
 /// A word for `open_disks` that no other run has.
 [[nodiscard]] std::string word_of_run();
 
-/// Opens the folders of all places, or makes them. `run`: see open_slices. Errors: io_failed naming
-/// host and folder, peer_lost.
+/// Opens the folders of all places, or makes them: a node's own for checkpoints, else `dir`. `run`:
+/// see open_slices. Errors: io_failed naming host and folder, peer_lost.
 [[nodiscard]] result<slice_disks> open_disks(node_group& group, actors::requester& ask,
-                                             const std::vector<std::filesystem::path>& folders,
+                                             const cluster_config& cluster,
+                                             const std::filesystem::path& dir,
                                              const std::string& run);
 
 /// The same in a run that goes on: a place whose folder cannot be opened is warned of and has none.
-[[nodiscard]] result<slice_disks> open_disks_again(
-    node_group& group, actors::requester& ask, const std::vector<std::filesystem::path>& folders,
-    const std::string& run);
+[[nodiscard]] result<slice_disks> open_disks_again(node_group& group, actors::requester& ask,
+                                                   const cluster_config& cluster,
+                                                   const std::filesystem::path& dir,
+                                                   const std::string& run);
 
 /// A checkpoint whose files are on hosts' own disks, each whole on one of them at least.
 struct found_slices {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <caf/actor_cast.hpp>
-#include <string>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
@@ -16,9 +15,7 @@
 namespace troupe::cluster {
 
 joined_listening::joined_listening(node_group& group, const cluster_config& cluster)
-    : group_(group),
-      cluster_(cluster),
-      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }) {}
+    : group_(group), cluster_(cluster), ask_(group.requester()) {}
 
 result<void> joined_listening::arrange() {
   if (cluster_.launch != launch_way::none) return {};

@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/interfaces.hpp"
@@ -19,6 +17,7 @@
 #include "engine/base/free_memory.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
@@ -38,14 +37,10 @@ struct node_needs {
 
 /// Of those nodes whose memory some stage computes in, by their numbers.
 result<std::map<std::size_t, node_needs>> needs_of_nodes(
-    const application& program, const pipeline_config& pipeline, const optimizer_config& optimizer,
-    const prepared_run& run, const std::vector<actors::build_stage>& orders,
-    const std::vector<std::size_t>& places) {
-  const auto entry = program.info.known.optimizers.find(optimizer.name);
-  if (!entry) return tl::unexpected(entry.error());
-  const auto options = optimizers::complete(*entry, optimizer.options);
-  if (!options) return tl::unexpected(options.error());
-  const auto kept = actors::tensors_a_parameter(*entry, *options);
+    const optimizers::registry& known, const pipeline_config& pipeline,
+    const optimizer_config& optimizer, const prepared_run& run,
+    const std::vector<actors::build_stage>& orders, const std::vector<std::size_t>& places) {
+  const auto kept = tensors_a_parameter(optimizer, known);
   if (!kept) return tl::unexpected(kept.error());
   const auto names = stage_names_of(pipeline);
   std::map<std::size_t, node_needs> out;
@@ -60,12 +55,6 @@ result<std::map<std::size_t, node_needs>> needs_of_nodes(
   }
   std::erase_if(out, [](const auto& each) { return each.second.on_cpu == 0; });
   return out;
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string all;
-  for (const auto& each : names) all += (all.empty() ? "" : ", ") + each;
-  return all;
 }
 
 /// A node, what its stages take, and what it says of its memory.
@@ -103,7 +92,7 @@ result<void> check_least(const asked_node& node) {
   if (node.needs.on_cpu < 2) return {};
   return actors::check_room("node " + node.name +
                                 ": the weights, gradients and optimizer state of its stages (" +
-                                listed(node.needs.names) + ") take",
+                                join({node.needs.names.begin(), node.needs.names.end()}) + ") take",
                             static_cast<double>(node.needs.least_bytes), node.room, node.host);
 }
 
@@ -150,7 +139,8 @@ void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_
   for (const auto stage : node.needs.stages)
     bytes += predicted.at(stage % predicted.size()).on_host(orders.at(stage).device != "cpu");
   const auto lack = actors::predicted_lack(
-      "node " + node.name + ": its stages (" + listed(node.needs.names) + ") are predicted to take",
+      "node " + node.name + ": its stages (" +
+          join({node.needs.names.begin(), node.needs.names.end()}) + ") are predicted to take",
       bytes, node.room, node.host);
   if (!lack.empty()) log::warning(lack);
 }
@@ -161,12 +151,13 @@ result<void> check_threads(const application& program, const trainer_config& con
                            const prepared_run& run, const std::vector<actors::build_stage>& orders,
                            const engine::free_memory& room) {
   constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
-  const auto all = needs_of_nodes(program, config.pipeline, config.optimizer, run, orders,
-                                  std::vector<std::size_t>(orders.size()));
+  const auto all = needs_of_nodes(program.info.known.optimizers, config.pipeline, config.optimizer,
+                                  run, orders, std::vector<std::size_t>(orders.size()));
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
-  const auto who = "all stages (" + listed(needs.names) + "), which are threads of one process, ";
+  const auto who = "all stages (" + join({needs.names.begin(), needs.names.end()}) +
+                   "), which are threads of one process, ";
   const auto place = config.places.of("pipeline.stages_in") + ": ";
   const auto least = static_cast<double>(needs.least_bytes);
   const auto fits = actors::check_room(
@@ -210,10 +201,10 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
                           const std::vector<actors::build_stage>& orders) {
   if (config.cluster.launch == launch_way::local)
     if (auto fits = check_here(program, config, run, orders); !fits) return fits;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places) return {};  // there are no nodes
-  const auto needs =
-      needs_of_nodes(program, config.pipeline, config.optimizer, run, orders, *places);
+  const auto needs = needs_of_nodes(program.info.known.optimizers, config.pipeline,
+                                    config.optimizer, run, orders, *places);
   if (!needs) return tl::unexpected(needs.error());
   const auto nodes = ask_nodes(group, ask, config.cluster, *needs);
   for (const auto& node : nodes)

@@ -1,7 +1,6 @@
 #include "cluster/training/stages/stage_orders.hpp"
 
 #include <cstddef>
-#include <thread>
 #include <utility>
 
 #include "cluster/training/node_run.hpp"
@@ -49,14 +48,14 @@ result<std::vector<actors::build_stage>> orders_for(const trainer_config& config
                                                     const engine::schedule_choice& schedule) {
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
+  const auto threads = threads_of_stages(config);
   std::vector<actors::build_stage> orders;
   for (const auto& name : stage_names_of(config.pipeline)) {
     const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
     orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
     orders.back().name = name;
   }
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto seats = seats_of_stages(config);
   for (std::size_t i = 0; i < orders.size(); ++i) {
     orders[i].device = seats[i].device;
     orders[i].seat = seats[i].seat;

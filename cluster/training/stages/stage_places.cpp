@@ -2,12 +2,10 @@
 
 #include <cstddef>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/meeting_place.hpp"
@@ -31,7 +29,7 @@ std::string address_of_place(node_group& group, std::size_t place) {
 }  // namespace
 
 void tell_edges(node_group& group, const placement_tables& config, const link_config& link) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places) return;  // there are no nodes
   const auto names = stage_names_of(config.pipeline);
   const auto stage = [&](std::size_t i) {
@@ -49,7 +47,7 @@ void tell_edges(node_group& group, const placement_tables& config, const link_co
 std::vector<bool> lends_to_trainer(node_group& group, const placement_tables& config,
                                    const link_config& link, bool are_whole) {
   const bool can_lend = are_whole && group.node().memory() != nullptr;
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto seats = seats_of_stages(config);
   std::vector<bool> lends;
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
     lends.push_back(can_lend && seats.at(place).device == "cpu" &&
@@ -59,7 +57,7 @@ std::vector<bool> lends_to_trainer(node_group& group, const placement_tables& co
 }
 
 result<void> check_listening(node_group& group, const placement_tables& config) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  const auto places = node_of_stages(config);
   if (!places || !is_over_hosts(config.cluster.launch)) return {};
   const auto names = stage_names_of(config.pipeline);
   std::vector<listening> all;

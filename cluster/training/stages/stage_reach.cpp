@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -163,7 +162,7 @@ result<void> check_reach(node_group& group, actors::requester& ask, const placem
   std::vector<std::size_t> places(group.hosts().size());
   std::iota(places.begin(), places.end(), std::size_t{0});
   if (!how.nodes.empty()) {
-    auto known = node_of_stages(config, std::thread::hardware_concurrency());
+    auto known = node_of_stages(config);
     if (!known) return tl::unexpected(known.error());
     places = std::move(*known);
   }

@@ -15,7 +15,7 @@
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
-#include "cluster/membership/agent_start.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 #include "tests/refusal.hpp"
 
 namespace {

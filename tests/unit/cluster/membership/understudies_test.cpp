@@ -37,10 +37,6 @@ struct noted_launcher final : node_launcher {
   void expect_ends() override {}
   std::string host_of(const std::string& name) const override { return hosts.at(name); }
   void join(bool) override {}
-  void kill() override {}
-  void kill(const std::string&) override {}
-  void suspend() override {}
-  void resume() override {}
 };
 
 using names = std::vector<std::string>;

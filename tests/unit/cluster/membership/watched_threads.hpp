@@ -64,10 +64,6 @@ class watched_threads final : public cluster::node_launcher {
   void join(bool) override {
     for (auto& each : std::exchange(threads_, {})) each.join();
   }
-  void kill() override {}
-  void kill(const std::string&) override {}
-  void suspend() override {}
-  void resume() override {}
 
  private:
   void try_as_stranger(cluster::joined_node_settings settings) {

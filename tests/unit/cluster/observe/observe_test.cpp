@@ -250,9 +250,10 @@ TEST_CASE("of a JSON line that does not fit nothing is left") {
 
 TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") {
   screen terminal;
-  trainer_config config;
-  config.observe.json = "/dev/full";
-  auto report = run_reporter::open(config, terminal.options(3, 0, progress_style::lines));
+  observe_config observe;
+  observe.json = "/dev/full";
+  auto report =
+      run_reporter::open(observe, 0, false, terminal.options(3, 0, progress_style::lines));
   REQUIRE(report);
   for (std::uint64_t step = 1; step <= 3; ++step) (*report)->step(report_of(step));
   (*report)->finish();
@@ -269,20 +270,20 @@ TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") 
 TEST_CASE("a JSON file that another trainer of a run cannot open any more does not end the run") {
   screen terminal;
   const testing::scratch_folder folder;
-  trainer_config config;
-  config.observe.json = folder / "pipe";
-  REQUIRE(::mkfifo(config.observe.json.c_str(), 0600) == 0);  // whose reader has ended
-  const auto begin = [&] {
-    return run_reporter::open(config, terminal.options(3, 0, progress_style::lines));
+  observe_config observe;
+  observe.json = folder / "pipe";
+  REQUIRE(::mkfifo(observe.json.c_str(), 0600) == 0);  // whose reader has ended
+  const auto begin = [&](std::uint32_t restart) {
+    return run_reporter::open(observe, restart, false,
+                              terminal.options(3, 0, progress_style::lines));
   };
-  CHECK_FALSE(begin());
-  config.restart = 1;
-  auto report = begin();
+  CHECK_FALSE(begin(0));
+  auto report = begin(1);
   REQUIRE(report);
   (*report)->restart({.restart = 1, .after_step = 2});
   (*report)->step(report_of(3));
   const auto text = terminal.text();
-  CHECK(text.find("warning: " + config.observe.json.string() + ": ") == 0);
+  CHECK(text.find("warning: " + observe.json.string() + ": ") == 0);
   CHECK(text.find("the run goes on without them\n") != std::string::npos);
   CHECK(text.find("step 3/3") != std::string::npos);
 }

@@ -162,12 +162,12 @@ TEST_CASE("Who never comes to a doctor is said with how it joins, and whom the d
 TEST_CASE("There are never more edges than examiners for them") {
   for (const std::uint32_t stages : {1U, 2U, 3U, 8U})
     for (const std::uint32_t replicas : {1U, 2U, 4U}) {
-      trainer_config config;
-      config.pipeline.stages = stages;
-      config.pipeline.replicas = replicas;
+      pipeline_config pipeline;
+      pipeline.stages = stages;
+      pipeline.replicas = replicas;
       std::vector<std::size_t> places;  // each on a node of its own
       for (std::size_t i = 0; i < std::size_t{stages} * replicas; ++i) places.push_back(i + 1);
       const auto nodes = places.size() + 1;
-      CHECK(edges_to_probe(nodes, places, stages, true).size() <= most_edges(config, nodes));
+      CHECK(edges_to_probe(nodes, places, stages, true).size() <= most_edges(pipeline, nodes));
     }
 }

@@ -8,7 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <vector>
 
-#include "cluster/training/parameter_server/server_state.hpp"
+#include "cluster/training/parameter_server/driving/server_state.hpp"
 #include "engine/state/safetensors.hpp"
 #include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"

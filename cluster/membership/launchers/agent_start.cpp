@@ -1,7 +1,6 @@
-#include "cluster/membership/agent_start.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
 
 #include <utility>
-#include <vector>
 
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"

@@ -38,11 +38,6 @@ class thread_launcher final : public node_launcher {
     return fail(errc::io_failed, name + ": no thread can be started: " + refused.code().message());
   }
 
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
-
   result<void> give_up(const std::string& name) override {
     return fail(errc::bad_config, name + " is a thread of this process, and cannot be replaced");
   }
@@ -56,11 +51,6 @@ class thread_launcher final : public node_launcher {
   void join(bool) override {
     for (auto& thread : std::exchange(threads_, {})) thread.join();
   }
-
-  void kill() override {}  // threads end with the process
-  void kill(const std::string&) override {}
-  void suspend() override {}  // and stop and go on with it
-  void resume() override {}
 
  private:
   const messages::loopback_network network_;

@@ -1,13 +1,9 @@
-#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/launchers/launch_choice.hpp"
 
-#include <chrono>
-#include <map>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
@@ -131,8 +127,7 @@ void tell_limits(const cluster_config& cluster) {
 result<agent_settings> agent_settings_of(const launch_tables& config,
                                          const std::vector<std::string>& names) {
   const auto& cluster = config.cluster;
-  const auto cores = std::thread::hardware_concurrency();
-  const auto places = node_of_stages(config, cores);
+  const auto places = node_of_stages(config);
   if (!places) return tl::unexpected(places.error());
   agent_settings out{.hosts = {},
                      .carrier = cluster.launch,
@@ -144,7 +139,7 @@ result<agent_settings> agent_settings_of(const launch_tables& config,
                      .logs = cluster.logs,
                      .push = cluster.push};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
-  const auto loads = thread_loads_of(config, cores);
+  const auto loads = thread_loads_of(config);
   for (std::size_t i = 0; i < loads.size(); ++i) out.hosts[i].threads = loads[i];
   for (std::size_t stage = 0; stage < names.size(); ++stage) {
     auto& host = out.hosts[(*places)[stage]];
@@ -180,10 +175,6 @@ class awaited_nodes final : public node_launcher {
     log::info(name + " may join now: " + how_to_join(name, at));
     return {};
   }
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
   result<void> invite(int socket, const std::string& trainer) override {
     return invite_over(link_, socket, trainer);
   }
@@ -192,10 +183,6 @@ class awaited_nodes final : public node_launcher {
   std::string required_build() const override { return build_; }
   void expect_ends() override {}
   void join(bool) override {}
-  void kill() override {}
-  void kill(const std::string&) override {}
-  void suspend() override {}
-  void resume() override {}
 
  private:
   const process_link link_;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/membership/agent_launcher.hpp"
+#include "cluster/membership/launchers/agent_launcher.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/error.hpp"
 

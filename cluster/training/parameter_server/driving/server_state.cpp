@@ -1,4 +1,4 @@
-#include "cluster/training/parameter_server/server_state.hpp"
+#include "cluster/training/parameter_server/driving/server_state.hpp"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>

@@ -6,7 +6,7 @@
 
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/child_process.hpp"
-#include "cluster/membership/agent_launcher.hpp"
+#include "cluster/membership/launchers/agent_launcher.hpp"
 #include "messages/base/error.hpp"
 
 /// How the agents of a launch come to run on their hosts.

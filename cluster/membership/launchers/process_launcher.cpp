@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/sources/command_line.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/open_files.hpp"
@@ -121,11 +121,6 @@ class process_launcher final : public node_launcher {
     return group_.start(child).map([&] { started_.insert(name); });
   }
 
-  result<void> start_on(const std::string&, const std::string& name,
-                        const std::string& trainer) override {
-    return start(name, trainer);
-  }
-
   result<void> invite(int socket, const std::string& trainer) override {
     return invite_over(link_, socket, trainer);
   }
@@ -171,10 +166,6 @@ class process_launcher final : public node_launcher {
   std::shared_ptr<child_ends> ends_;
   process_group group_;
 };
-
-}  // namespace
-
-namespace {
 
 /// Whoever names a port wants one to be open.
 transport chosen_transport(const link_config& config) noexcept {

@@ -1,0 +1,259 @@
+#include "cluster/membership/launchers/agent_launcher.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/base/deadlines.hpp"
+#include "cluster/config/sources/command_line.hpp"
+#include "cluster/launch/agents/program_build.hpp"
+#include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/find_program.hpp"
+#include "cluster/launch/open_files.hpp"
+#include "cluster/launch/pipe_ends.hpp"
+#include "cluster/membership/launchers/agent_session.hpp"
+#include "cluster/membership/launchers/agent_start.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto tick_every = 100ms;
+
+}  // namespace
+
+result<void> agent_launcher::open() {
+  std::uint64_t files = own_files + files_an_agent * settings_.hosts.size();
+  for (const auto& host : settings_.hosts) files += files_a_process * host.processes.size();
+  if (auto room = allow_open_files(files); !room) return room;
+  const auto build = program_build();
+  if (!build) return tl::unexpected(build.error());
+  auto group = process_group::create(
+      {.on_exit = [this](const child_exit& how) { ended(how); },
+       .on_line = [this](std::string_view name, output_stream stream,
+                         std::string_view line) { heard(name, stream, line); }});
+  if (!group) return tl::unexpected(group.error());
+  group_.emplace(std::move(*group));
+  for (const auto& host : settings_.hosts)
+    if (auto started = start_agent(host, *build); !started) return started;
+  ticker_ = std::make_unique<actors::ticker>(tick_every, [this] { tick(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {  // the cores bound it: see agent_settings::patience
+    return !losses_.empty() ||
+           std::ranges::all_of(sessions_, [](const auto& each) { return each->core.is_ready(); });
+  });
+  if (!losses_.empty()) return tl::unexpected(losses_.front().how);
+  std::vector<agent_host*> hosts;
+  for (const auto& each : sessions_) hosts.push_back(&each->what);
+  lock.unlock();  // names are resolved, and no process that would need a place is started yet
+  if (const auto words = choose_listening(hosts, settings_); !words.empty()) log::info(words);
+  return {};
+}
+
+result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
+  auto made = agent_child(settings_, host);
+  if (!made) return tl::unexpected(made.error());
+  child_spec child = std::move(*made);
+  auto seal = agent_seal(settings_, host);
+  if (!seal) return tl::unexpected(seal.error());
+  auto ends = open_pipe();
+  if (!ends) return tl::unexpected(ends.error());
+  ::fcntl(ends->write.get(), F_SETFL, O_NONBLOCK);
+  child.standard_input = ends->read.get();
+  {
+    const std::lock_guard lock(mutex_);
+    sessions_.push_back(std::make_unique<agent_session>(
+        agent_session{host,
+                      session_core({host.name, host.host, build, program_on(host),
+                                    carrier_name(settings_.carrier), own_program().string()},
+                                   settings_.silence, settings_.patience, clock::now()),
+                      std::move(*seal),
+                      std::move(ends->write),
+                      {},
+                      {},
+                      {},
+                      0}));
+  }
+  return group_->start(child).map_error([&](error why) {
+    why.text.insert(0, agent_place{host.name, host.host, "", "", ""}.text() + ": ");
+    if (host.host.empty() && !host.program.empty()) why.text += "; see `program` in its [[node]]";
+    return why;
+  });
+}
+
+agent_session* agent_launcher::find(std::string_view agent) {
+  for (const auto& each : sessions_)
+    if (each->what.name == agent) return each.get();
+  return nullptr;
+}
+
+agent_session* agent_launcher::host_of_process(const std::string& name) const {
+  for (const auto& each : sessions_)
+    if (std::ranges::find(each->what.processes, name) != each->what.processes.end())
+      return each.get();
+  return nullptr;
+}
+
+std::vector<std::string> agent_launcher::arguments_of(const agent_session& at,
+                                                      const std::string& name,
+                                                      const std::string& trainer) const {
+  if (settings_.watch.arguments) return settings_.watch.arguments(trainer);
+  return to_arguments({.join = trainer,
+                       .name = name,
+                       .transport = link_.transport,
+                       .network = link_.network,
+                       .listen = at.what.listen,
+                       .verbose = settings_.verbose,
+                       .secret_descriptor = handed_over_as,
+                       .secret_file = {}});
+}
+
+result<void> agent_launcher::start(const std::string& name, const std::string& trainer) {
+  const std::lock_guard lock(mutex_);
+  if (!losses_.empty()) return tl::unexpected(losses_.front().how);
+  auto* const at = host_of_process(name);
+  if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
+  start_on(*at, name, trainer);
+  return {};
+}
+
+void agent_launcher::start_on(agent_session& at, const std::string& name,
+                              const std::string& trainer) {
+  perform(at, at.core.start({.name = name,
+                             .arguments = arguments_of(at, name, trainer),
+                             .environment = at.what.environment,
+                             .working_folder = at.what.working_folder.string(),
+                             .secret = to_digits(link_.secret)}));
+}
+
+/// Of the agents that are there, the one whose processes share its cores with the fewest.
+agent_session* agent_launcher::roomiest() const {
+  agent_session* best = nullptr;
+  const auto share = [](const agent_session& each) {
+    return static_cast<double>(each.what.processes.size() + 1) / std::max(1U, each.cores);
+  };
+  for (const auto& each : sessions_)
+    if (each->core.is_ready() && (best == nullptr || share(*each) < share(*best)))
+      best = each.get();
+  return best;
+}
+
+result<void> agent_launcher::give_up(const std::string& name) {
+  std::unique_lock lock(mutex_);
+  auto* const at = host_of_process(name);
+  if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
+  if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{name}}});
+  if (!changed_.wait_for(lock, settings_.silence,
+                         [&] { return !at->core.processes().contains(name); }))
+    perform(*at, at->core.has_not_ended(name, settings_.silence));
+  std::erase_if(losses_, [&](const auto& each) { return each.node == name; });
+  std::erase(at->what.processes, name);
+  return {};
+}
+
+result<void> agent_launcher::start_on(const std::string& host, const std::string& name,
+                                      const std::string& trainer) {
+  const std::lock_guard lock(mutex_);
+  auto* at = find(host);
+  if (at == nullptr || !at->core.is_ready()) at = roomiest();
+  if (at == nullptr) return fail(errc::peer_lost, "no other node is left");
+  at->what.processes.push_back(name);
+  start_on(*at, name, trainer);
+  return {};
+}
+
+std::vector<node_end> agent_launcher::ends() const {
+  const std::lock_guard lock(mutex_);
+  return losses_;
+}
+
+std::string agent_launcher::host_of(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto* const at = host_of_process(name);
+  return at == nullptr ? std::string() : at->what.name;
+}
+
+std::string agent_launcher::place_of(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto* const at = host_of_process(name);
+  return at == nullptr ? name : name + " on " + at->core.place().text();
+}
+
+void agent_launcher::expect_ends() {
+  const std::lock_guard lock(mutex_);
+  expected_ = true;
+}
+
+void agent_launcher::join(bool in_order) {
+  std::unique_lock lock(mutex_);
+  const bool patient = in_order && losses_.empty();
+  const auto idle = [this] {
+    return std::ranges::all_of(sessions_,
+                               [](const auto& each) { return each->core.processes().empty(); });
+  };
+  if (patient) {
+    is_joining_ = true;
+    for (const auto& each : sessions_) each->core.expect_ends(clock::now());
+    changed_.wait_for(lock, actors::usual_deadlines.end, idle);
+    is_joining_ = false;
+  }
+  for (const auto& each : sessions_)
+    perform(*each, each->core.end(patient ? actors::usual_deadlines.agent_processes : 0s));
+  lock.unlock();
+  const auto most =
+      patient ? actors::usual_deadlines.agent_processes + actors::usual_deadlines.agent_end
+              : actors::usual_deadlines.agent_end;
+  if (group_->wait(most)) return;
+  tell_left(most);
+  group_->terminate_all(0ms);
+}
+
+/// Agents that have not ended, though they were told to.
+void agent_launcher::tell_left(std::chrono::milliseconds time) const {
+  const std::lock_guard lock(mutex_);
+  if (settings_.watch.arguments) return;
+  for (const auto& each : sessions_)
+    if (!each->core.is_over()) log::warning(each->core.words_on_left(time));
+}
+
+/// Agents end with their streams.
+void agent_launcher::kill() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_joining_ = false;
+  }
+  group_->kill();
+}
+
+void agent_launcher::kill(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (auto* at = host_of_process(name)) perform(*at, {session_core::send{orders::kill{name}}});
+}
+
+void agent_launcher::suspend() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : sessions_) perform(*each, {session_core::send{orders::suspend{}}});
+}
+
+void agent_launcher::resume() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : sessions_) perform(*each, each->core.resume(clock::now()));
+}
+
+result<std::unique_ptr<node_launcher>> make_agent_launcher(process_link link,
+                                                           agent_settings settings) {
+  if (auto pushed = push_program(settings); !pushed) return tl::unexpected(pushed.error());
+  std::vector<std::string> nodes;
+  for (const auto& host : settings.hosts) nodes.push_back(host.name);
+  auto logs = node_logs::open(settings.logs, nodes);
+  if (!logs) return tl::unexpected(logs.error());
+  auto made =
+      std::make_unique<agent_launcher>(std::move(link), std::move(settings), std::move(*logs));
+  if (auto open = made->open(); !open) return tl::unexpected(open.error());
+  return made;
+}
+
+}  // namespace troupe::cluster
