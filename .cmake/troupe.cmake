@@ -70,12 +70,18 @@ function(troupe_library name)
 endfunction()
 
 # troupe_runs_seldom(): for a folder whose code runs a few times a step or a run: it computes
-# nothing, and is compiled in three quarters of the time.
+# nothing, and is compiled in three quarters of the time. troupe_target_runs_seldom(TARGET): the same for one.
 macro(troupe_runs_seldom)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_compile_options(-O1)
   endif()
 endmacro()
+
+function(troupe_target_runs_seldom target)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE -O1)
+  endif()
+endfunction()
 
 # Adds tests/seeded_draws.cpp to a test program that draws tensors.
 function(troupe_seed_draws name)
