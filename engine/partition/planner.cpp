@@ -229,7 +229,15 @@ result<std::optional<cut_list>> fastest_of(const std::vector<cut_list>& all, con
   return best;
 }
 
-error no_cut_fits(const step_model& step, double cap) {
+/// What is said behind the least cap; empty: NCCL takes nothing of it.
+std::string words_on_least(const planning& how) {
+  if (!how.on_devices || how.nccl_bytes.empty()) return {};
+  const double most = std::ranges::max(how.nccl_bytes);
+  if (most <= 0) return {};
+  return ", of which up to " + mebibytes(most) + " are an estimate of NCCL's buffers";
+}
+
+error no_cut_fits(const step_model& step, const planning& how) {
   const auto& [steps, costs] = step;
   double least = infinite;
   for (const auto& cuts : small_cuts(costs)) least = std::min(least, largest_memory(costs, cuts));
@@ -237,9 +245,10 @@ error no_cut_fits(const step_model& step, double cap) {
   return {errc::bad_config, "no partition into " + std::to_string(costs.layout().stages) +
                                 " stages with " + std::to_string(steps.microbatches) +
                                 " micro-batches " + (is_exact ? "keeps" : "was found that keeps") +
-                                " every stage within " + mebibytes(cap) + "; the least cap that " +
+                                " every stage within " + mebibytes(how.memory_cap_bytes) +
+                                "; the least cap that " +
                                 (is_exact ? "would do" : "was found to do") + " is " +
-                                mebibytes(least)};
+                                mebibytes(least) + words_on_least(how)};
 }
 
 }  // namespace
@@ -277,7 +286,7 @@ result<std::vector<std::size_t>> plan_cuts(const cost_model& costs, const planni
   auto best = layout.chunks == 1 ? result<std::optional<cut_list>>(cuts_of_stages(step->costs, cap))
                                  : fastest_of(cuts_of_slices(step->costs, cap), *step, how);
   if (!best) return tl::unexpected(best.error());
-  if (!*best) return tl::unexpected(no_cut_fits(*step, cap));
+  if (!*best) return tl::unexpected(no_cut_fits(*step, how));
   return std::move(**best);
 }
 
