@@ -76,6 +76,7 @@ node::~node() {
   delete link_.get();
   static_cast<void>(link_.release());
   proxies_.clear();
+  targets_.clear();
   for (const auto id : held_) system_.registry().erase(id);
 }
 
@@ -208,6 +209,7 @@ void node::send(const std::string& to, frame out) {
 }
 
 void node::on_tick() {
+  forget_ended();
   const auto told = settings_.tell ? settings_.tell() : std::vector<messages::element>();
   std::vector<std::string> heard;
   for (auto& [name, who] : correspondents_) {

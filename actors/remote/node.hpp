@@ -182,6 +182,7 @@ class node final : public actor_directory,
   [[nodiscard]] correspondent& correspondent_of(const std::string& name);
   [[nodiscard]] caf::strong_actor_ptr handle_of(correspondent& at, caf::actor_id actor);
   [[nodiscard]] const caf::strong_actor_ptr& target_of(caf::actor_id id);
+  void forget_ended();  // at each tick
   void received(correspondent& from, const messages::frame& in);
   void deliver(correspondent& from, const messages::frame& in);
   void deliver_response(correspondent& from, const messages::frame& in);
@@ -233,7 +234,9 @@ class node final : public actor_directory,
   const std::unique_ptr<arrivals> arrivals_;
   std::map<std::string, correspondent> correspondents_;
   std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
-  std::unordered_map<caf::actor_id, caf::strong_actor_ptr> targets_;  // until they end
+  std::unordered_map<caf::actor_id, caf::strong_actor_ptr> targets_;  // that others have sent to
+  std::mutex ended_mutex_;  // held for nothing else: actors end wherever they are let go
+  std::vector<caf::actor_id> ended_;  // of targets_, to be forgotten
 
   // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
   std::array<std::atomic<caf::actor_id>, 256> reachable_{};

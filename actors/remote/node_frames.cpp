@@ -120,7 +120,8 @@ void node::received(correspondent& from, const frame& in) {
 
 /// The actor of this node that others reach under that id; null: there is none (any more). The
 /// registry is asked once for each: it would count one reference more for every message, next to
-/// those that the actor's own thread counts.
+/// those that the actor's own thread counts. Until the next tick an actor that has ended is found
+/// all the same, and refuses requests itself.
 const caf::strong_actor_ptr& node::target_of(caf::actor_id id) {
   if (const auto known = targets_.find(id); known != targets_.end()) return known->second;
   auto found = system_.registry().get<caf::strong_actor_ptr>(id);
@@ -128,9 +129,21 @@ const caf::strong_actor_ptr& node::target_of(caf::actor_id id) {
   if (!found) return nobody;
   const auto& target = targets_.emplace(id, std::move(found)).first->second;
   target->get()->attach_functor([this, id, open = open_](const caf::error&) {
-    if (const auto inside = open->enter()) link_->post([this, id] { targets_.erase(id); });
+    const auto inside = open->enter();
+    if (!inside) return;
+    const std::scoped_lock lock(ended_mutex_);
+    ended_.push_back(id);
   });
   return target;
+}
+
+void node::forget_ended() {
+  std::vector<caf::actor_id> ended;
+  {
+    const std::scoped_lock lock(ended_mutex_);
+    ended.swap(ended_);
+  }
+  for (const auto id : ended) targets_.erase(id);
 }
 
 void node::deliver(correspondent& from, const frame& in) {

@@ -126,6 +126,14 @@ TEMPLATE_TEST_CASE("a peer that breaks the protocol loses its link and nobody el
   SECTION("a header that is garbage") {
     them.say_frame(prefix, std::vector<std::byte>(one.data.size(), std::byte{0xA5}));
   }
+  SECTION("a short header of an unknown kind") {
+    one.data[1] = std::byte{77};
+    them.say_frame(prefix, one.data);
+  }
+  SECTION("a short header that does not add up") {
+    one.data[3] = std::byte{2};  // fields
+    them.say_frame(prefix, one.data);
+  }
   SECTION("a header beyond the limit") {
     const std::vector<std::byte> large(limits{}.header_bytes + 8);
     prefix.header_bytes = static_cast<std::uint32_t>(large.size());

@@ -138,6 +138,19 @@ caf::behavior adder() {
           }};
 }
 
+/// Adds, and says when the last reference to it is gone.
+class short_lived final : public caf::event_based_actor {
+ public:
+  short_lived(caf::actor_config& with, std::promise<void>& gone)
+      : caf::event_based_actor(with), gone_(gone) {}
+  ~short_lived() override { gone_.set_value(); }
+
+  caf::behavior make_behavior() override { return adder(); }
+
+ private:
+  std::promise<void>& gone_;
+};
+
 }  // namespace
 
 TEST_CASE("A request to a remote actor is answered") {
@@ -218,6 +231,22 @@ TEST_CASE("A request to an actor that never existed or has ended is an error ans
       nodes.near->node->resolve({"far", nodes.far->node->address(), 424242}));
   CHECK(nodes.failure_of(nobody, patience, 1, 2)->code == errc::unknown_target);
   CHECK(nodes.near->node->find("far", "nobody", patience).error().code == errc::unknown_target);
+}
+
+TEST_CASE("A node lets go of an actor that others have sent to when that has ended") {
+  std::promise<void> gone;
+  pair_of_nodes nodes;
+  const auto remote = nodes.far_actor(adder);  // which joins the two
+  auto actor = nodes.far->publish("short-lived", nodes.far->system.spawn<short_lived>(gone));
+  const auto found = nodes.near->node->find("far", "short-lived", patience);
+  REQUIRE(found);
+  const auto handle = caf::actor_cast<caf::actor>(*found);
+  CHECK(!nodes.failure_of(handle, patience, 1, 2));
+  caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+  actor = nullptr;
+  CHECK(gone.get_future().wait_for(patience) == std::future_status::ready);
+  CHECK(nodes.failure_of(handle, patience, 1, 2)->code == errc::unknown_target);
+  CHECK(!nodes.failure_of(remote, patience, 1, 2));
 }
 
 TEST_CASE("A monitor hears of a remote actor's end") {
