@@ -7,7 +7,6 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
-#include "actors/base/failure.hpp"
 #include "actors/base/same_actor.hpp"
 #include "actors/saving/slice_writer.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
@@ -253,7 +252,8 @@ caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice&
   auto& versions = state.versions;
   if (!state.writer) {
     state.writer = spawn_slice_writer(self->system(), state.name);
-    end_along(*self, state.writer.address());
+    caf::actor_cast<caf::strong_actor_ptr>(self)->get()->attach_functor(
+        [writer = state.writer] { caf::anon_send_exit(writer, caf::exit_reason::user_shutdown); });
   }
   if (auto before = std::exchange(versions.slice, std::nullopt))
     before->answer.deliver(to_caf(
