@@ -118,9 +118,10 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
 }
 
 TEST_CASE("Another process is started where the one in the place of a lost stage cannot be") {
-  // The last call from a place is the one for the stage that is replaced, if it is for stages.
+  // Two stages and a replacement are started from one place, whose last call is for the latter.
+  constexpr std::uint32_t starts = 3;
   for (const auto& each : chaos::count_calls(chaos::recovering_subject(), bound)) {
-    if (each.call != "pipe2" || each.process != "program") continue;
+    if (each.call != "pipe2" || each.process != "program" || each.number < starts) continue;
     const auto verdict = chaos::try_call(each, bound);
     INFO("./dev chaos " << each.to_repeat() << "\n" << verdict.log);
     CHECK(text_of(verdict.complaints) == "");

@@ -181,7 +181,7 @@ TEST_CASE("An agent that is stopped, and does not end a lost stage, is done with
         kill(agents.front(), SIGSTOP);
         kill(stages.front(), SIGKILL);
       },
-      "silence = 2\n");
+      "silence = 3\n");
   CHECK_THAT(outcome.err,
              ContainsSubstring(".2 takes the place of stage-") && ContainsSubstring(" on node "));
   CHECK(children_of(getpid()).empty());

@@ -9,6 +9,7 @@
 #include <caf/actor_addr.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "cluster/membership/stage_node.hpp"
@@ -65,7 +67,7 @@ engine::model_blueprint uneven_network(std::int64_t classes, bool is_stage) {
   uneven = [right = uneven, first,
             is_stage](const at::Generator& random) -> std::unique_ptr<engine::layer> {
     if (!is_stage) return std::make_unique<slow>(right(random));
-    if (first) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (first) std::this_thread::sleep_for(std::chrono::milliseconds(400));
     return right(random);
   };
   return made;
