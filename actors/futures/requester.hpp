@@ -54,9 +54,7 @@ class requester {
     const caf::node_id* node;  // kept by the inbox
     const std::type_info* message;
   };
-  [[nodiscard]] request_inbox& inbox() const {
-    return static_cast<request_inbox&>(*inbox_->get());
-  }
+  [[nodiscard]] request_inbox& inbox() const { return static_cast<request_inbox&>(*inbox_->get()); }
   [[nodiscard]] static error explain(const error& why, const question& asked,
                                      const std::string& node);
 

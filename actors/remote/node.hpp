@@ -233,9 +233,9 @@ class node final : public actor_directory,
   // The link's thread's, so that what comes in takes no lock.
   const std::unique_ptr<arrivals> arrivals_;
   std::map<std::string, correspondent> correspondents_;
-  std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
+  std::unordered_map<std::uint64_t, correspondent*> greeted_;         // by peer_id
   std::unordered_map<caf::actor_id, caf::strong_actor_ptr> targets_;  // that others have sent to
-  std::mutex ended_mutex_;  // held for nothing else: actors end wherever they are let go
+  std::mutex ended_mutex_;            // held for nothing else: actors end wherever they are let go
   std::vector<caf::actor_id> ended_;  // of targets_, to be forgotten
 
   // Ids of some actors that are known to be reachable, to be found without lock. Never reused.

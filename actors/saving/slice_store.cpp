@@ -155,12 +155,8 @@ slice_store_actor::behavior_type slice_store_behavior(
   end_when_thrown(*self, store_name);
   const guarding guarded(self, store_name);
   return {
-      guarded(on_check),
-      guarded(on_copy),
-      guarded(on_read),
-      guarded(on_keep_manifest),
-      guarded(on_keep),
-      guarded(on_list),
+      guarded(on_check),         guarded(on_copy), guarded(on_read),
+      guarded(on_keep_manifest), guarded(on_keep), guarded(on_list),
   };
 }
 

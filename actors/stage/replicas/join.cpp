@@ -94,10 +94,9 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
     if (rank != replicas.core.rank()) self->monitor(replicas.stage_of(rank));
   // Additions wait for memory rather than for a core, and so do not wait for the work thread.
   if (!state.adding)
-    state.adding =
-        std::make_unique<engine::work_thread>(state.name + " sum", state.threads,
-                                              std::function<bool()>(),
-                                              end_with_thread(*self, state.name));
+    state.adding = std::make_unique<engine::work_thread>(state.name + " sum", state.threads,
+                                                         std::function<bool()>(),
+                                                         end_with_thread(*self, state.name));
   return {};
 }
 

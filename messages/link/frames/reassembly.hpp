@@ -77,8 +77,8 @@ class reassembly {
   };
 
   [[nodiscard]] result<lane_state*> lane_of(std::uint8_t lane, std::uint64_t sequence);
-  [[nodiscard]] result<void> open(const wire::frame_prefix& prefix,
-                                  std::span<const std::byte> data, partial& opened);
+  [[nodiscard]] result<void> open(const wire::frame_prefix& prefix, std::span<const std::byte> data,
+                                  partial& opened);
   [[nodiscard]] result<void> plan_chunks(partial& opened, std::uint32_t inline_max);
   [[nodiscard]] result<void> fill_lent(frame& message, std::uint32_t inline_max,
                                        std::span<const std::byte> loans) const;
