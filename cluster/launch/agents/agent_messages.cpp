@@ -68,12 +68,28 @@ std::string encode_as(const message_words<Message>& words, const Message& messag
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-template <class Alternative>
-Alternative alternative_of([[maybe_unused]] const json& what) {
-  if constexpr (std::is_empty_v<Alternative>)
-    return {};
-  else
-    return what.get<Alternative>();
+/// Whether a line says each number of this message, by `says(as it came, as it is here)`.
+template <class Says>
+bool says_numbers(const json& line, const json& message, Says says) {
+  for (const auto& [name, number] : message.items())
+    if (number.is_number() && !says(line.at(name), number)) return false;
+  return true;
+}
+
+/// nlohmann casts a number to its member whatever it is: what was changed by that is refused, and a
+/// fraction before it, for which the cast may be undefined.
+template <class Message, class Alternative>
+std::optional<Message> message_with([[maybe_unused]] const json& line) {
+  if constexpr (std::is_empty_v<Alternative>) {
+    return Alternative();
+  } else {
+    const auto is_whole = [](const json& came, const json&) { return came.is_number_integer(); };
+    const auto is_same = [](const json& came, const json& is) { return came.dump() == is.dump(); };
+    if (!says_numbers(line, json(Alternative()), is_whole)) return std::nullopt;
+    auto read = line.get<Alternative>();
+    if (!says_numbers(line, json(read), is_same)) return std::nullopt;
+    return read;
+  }
 }
 
 template <class Message, std::size_t... At>
@@ -81,8 +97,9 @@ std::optional<Message> message_of(const message_words<Message>& words, const jso
                                   std::index_sequence<At...>) {
   const auto is = what.at("is").get<std::string>();
   std::optional<Message> found;
-  ((is == words[At] ? void(found = alternative_of<std::variant_alternative_t<At, Message>>(what))
-                    : void()),
+  ((is == words[At]
+        ? void(found = message_with<Message, std::variant_alternative_t<At, Message>>(what))
+        : void()),
    ...);
   return found;
 }

@@ -41,7 +41,7 @@ namespace orders {
 
 /// The first order. Whoever hears nothing for `silence_ms` ends what it has.
 struct begin {
-  std::uint64_t silence_ms = 0;
+  std::uint32_t silence_ms = 0;
   bool operator==(const begin&) const = default;
 };
 
@@ -76,7 +76,7 @@ struct alive {
 
 /// Ends all processes, by force after `grace_ms`, and then the agent.
 struct end {
-  std::uint64_t grace_ms = 0;
+  std::uint32_t grace_ms = 0;
   bool operator==(const end&) const = default;
 };
 
@@ -118,7 +118,7 @@ struct line {
 
 struct ended {
   std::string name;
-  std::int64_t pid = 0;
+  pid_t pid = 0;
   int code = 0;
   int signal = 0;
   bool lacked_memory = false;  ///< As in child_exit.
@@ -158,7 +158,8 @@ using agent_event =
 [[nodiscard]] std::string encode(const agent_order& order);
 [[nodiscard]] std::string encode(const agent_event& event);
 
-/// What a line says. Errors: bad_frame, never with what a `start` holds.
+/// What a line says. Errors: bad_frame, also for a number that its member cannot hold, and never
+/// with what a `start` holds.
 [[nodiscard]] result<agent_order> decode_order(std::string_view line);
 [[nodiscard]] result<agent_event> decode_event(std::string_view line);
 

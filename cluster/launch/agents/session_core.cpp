@@ -108,8 +108,7 @@ session_core::effects session_core::heard_event(std::string_view line) {
                                      "; its processes are ended with it");
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
-    return {process_ended{
-        {end->name, static_cast<pid_t>(end->pid), end->code, end->signal, end->lacked_memory}}};
+    return {process_ended{{end->name, end->pid, end->code, end->signal, end->lacked_memory}}};
   }
   return {};
 }
@@ -144,7 +143,7 @@ session_core::effects session_core::heard_first(const agent_event& first) {
   if (who->build != place_.build)
     return refuse("another build, " + who->build + " and not " + place_.build);
   state_ = state::ready;
-  const auto silence = static_cast<std::uint64_t>(silence_.count());
+  const auto silence = static_cast<std::uint32_t>(silence_.count());
   return {send{orders::begin{silence}}, ready{*who}};
 }
 
@@ -241,7 +240,7 @@ session_core::effects session_core::resume(time_point now) {
 
 session_core::effects session_core::end(milliseconds grace) {
   if (state_ != state::ready || std::exchange(ending_, true)) return {};
-  return {send{orders::end{static_cast<std::uint64_t>(grace.count())}}};
+  return {send{orders::end{static_cast<std::uint32_t>(grace.count())}}};
 }
 
 }  // namespace troupe::cluster

@@ -26,35 +26,6 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE("every order and event comes back from its line as it was") {
-  const std::vector<agent_order> some_orders{
-      orders::begin{7}, start_of("stage-0"), orders::kill{"x"}, orders::suspend{},
-      orders::resume{}, orders::alive{},     orders::end{2000}};
-  for (const auto& each : some_orders) {
-    const auto line = encode(each);
-    INFO(line);
-    CHECK(line.find('\n') == std::string::npos);
-    CHECK(decode_order(line).value() == each);
-  }
-  const std::vector<agent_event> some_events{
-      who,
-      events::started{"stage-0"},
-      events::refused{"stage-0", "no \"such\" folder"},
-      events::line{"stage-0", output_stream::err, "tab\tand \x1b[1mcolour"},
-      events::ended{"stage-0", 12, 3, 0},
-      events::ended{"stage-0", 12, 0, 9, true},
-      events::alive{},
-      events::asked_to_end{},
-      events::signalled{10},
-      events::ends{"signal 2 (SIGINT) asked it to end"}};
-  for (const auto& each : some_events) {
-    const auto line = encode(each);
-    INFO(line);
-    CHECK(line.find('\n') == std::string::npos);
-    CHECK(decode_event(line).value() == each);
-  }
-}
-
 TEST_CASE("a host whose clock is minutes from the launcher's is told so, with what to do") {
   constexpr std::int64_t minute = 60'000'000'000;
   constexpr std::int64_t now = 30'000'000 * minute;
@@ -77,56 +48,6 @@ TEST_CASE("a host whose clock is minutes from the launcher's is told so, with wh
   CHECK(std::get<events::hello>(*older).addresses.empty());
   agent.addresses = {"10.0.0.2/24", "fd00::2/64"};
   CHECK(decode_event(encode(agent_event(agent))).value() == agent_event(agent));
-}
-
-TEST_CASE("a line calls a message's members by names that launcher and agent of two builds share") {
-  CHECK(encode(agent_order(orders::alive{})) == R"({"is":"alive"})");
-  CHECK(encode(agent_order(orders::end{2000})) == R"({"grace_ms":2000,"is":"end"})");
-  CHECK(encode(agent_order(orders::start{"stage-0", {"--join"}, {{"A", "b"}}, "/tmp", "0f"})) ==
-        R"({"arguments":["--join"],"environment":{"A":"b"},"is":"start","name":"stage-0",)"
-        R"("secret":"0f","working_folder":"/tmp"})");
-  CHECK(encode(agent_event(events::hello{1, "b0", "h", 2, 3, 4, {"fd00::2/64"}})) ==
-        R"({"addresses":["fd00::2/64"],"build":"b0","clock_ns":4,"cores":2,"host":"h",)"
-        R"("is":"hello","memory_bytes":3,"protocol":1})");
-  CHECK(encode(agent_event(events::line{"stage-0", output_stream::err, "\xff"})) ==
-        "{\"err\":true,\"is\":\"line\",\"name\":\"stage-0\",\"text\":\"\xEF\xBF\xBD\"}");
-  CHECK(encode(agent_event(events::ended{"stage-0", 12, 3, 0, true})) ==
-        R"({"code":3,"is":"ended","lacked_memory":true,"name":"stage-0","pid":12,"signal":0})");
-  // What another build says more is none of ours.
-  CHECK(decode_order(R"({"is":"end","grace_ms":1,"more":[{}]})").value() ==
-        agent_order(orders::end{1}));
-}
-
-TEST_CASE("a line that is no message is refused, and never quoted") {
-  for (const auto* line :
-       {"",
-        "hello",
-        "{}",
-        "[1]",
-        "null",
-        "7",
-        "\"alive\"",
-        "[\"is\",\"alive\"]",
-        "{\"is\":\"start\"}",
-        "{\"is\":7}",
-        "{\"is\":null}",
-        "{\"is\":[\"alive\"]}",
-        "{\"is\":\"begin\",\"silence_ms\":\"secret\"}",
-        "{\"is\":\"fly\"}",
-        "{\"is\":\"begin\",\"silence_ms\":null}",
-        "{\"is\":\"begin\",\"silence_ms\":1e999}",
-        "{\"is\":\"kill\",\"name\":{\"secret\":1}}",
-        "{\"is\":\"line\",\"name\":\"x\",\"text\":\"y\"}",
-        "{\"is\":\"line\",\"name\":\"x\",\"text\":\"y\",\"err\":1}",
-        "{\"is\":\"ended\",\"name\":\"x\",\"pid\":1,\"code\":0,\"signal\":0}",
-        "{\"is\":\"hello\",\"protocol\":1,\"build\":\"b\",\"host\":\"h\",\"cores\":1,"
-        "\"memory_bytes\":1,\"clock_ns\":null}"}) {
-    INFO(line);
-    REQUIRE_FALSE(decode_order(line));
-    CHECK(decode_order(line).error().code == errc::bad_frame);
-    CHECK(decode_order(line).error().text.find("secret") == std::string::npos);
-    CHECK_FALSE(decode_event(line));
-  }
 }
 
 TEST_CASE("the longest line of a process fits the line of an event") {
