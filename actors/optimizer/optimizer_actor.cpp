@@ -58,7 +58,7 @@ using optimizer_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
 
 /// Runs an update: torch's exceptions end here.
 template <class Body>
-auto guarded(const Body& body) -> decltype(body()) try {
+auto without_throwing(const Body& body) -> decltype(body()) try {
   const at::NoGradGuard no_grad;
   return body();
 } catch (const std::exception& problem) {
@@ -98,7 +98,7 @@ caf::result<gradients_applied> on_apply(optimizer_pointer self, const apply_grad
                                      {.kind = engine::work_kind::update, .step = order.step});
   const auto on_device = state.streams->computing();
   const auto begin = steady_clock::now();
-  if (auto stepped = guarded([&] { return step(state, order); }); !stepped)
+  if (auto stepped = without_throwing([&] { return step(state, order); }); !stepped)
     return refusal(state, stepped.error());
   return gradients_applied{state.version,
                            std::chrono::duration<double>(steady_clock::now() - begin).count()};
@@ -153,7 +153,7 @@ caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_param
   const engine::activity_scope scope(*self->state.doing,
                                      {.kind = engine::work_kind::update, .size = by.values.size()});
   const auto on_device = self->state.streams->computing();
-  if (auto done = guarded([&] { return replace(self->state, by); }); !done)
+  if (auto done = without_throwing([&] { return replace(self->state, by); }); !done)
     return refusal(self->state, done.error());
   return acknowledged{};
 }
