@@ -148,7 +148,8 @@ class node_group {
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
   void end_suspect();
-  void end_node(const std::string& name, const error& why);
+  void end_node(std::unique_lock<std::mutex> lock, const std::string& name, const error& why,
+                bool warns);
 
   actors::message_registry types_;
   actors::system_config config_;

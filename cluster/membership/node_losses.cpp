@@ -44,24 +44,26 @@ void node_group::end_suspect() {
   if (!found) return;
   const error why{errc::peer_lost,
                   found->by + " has lost sight of " + found->of + ", which others have not"};
-  lock.unlock();
-  if (found->of == outliving) return node_->lose(outliving, why);  // it lacks versions from now on
-  log::warning(why.text + ": it is lost");
-  end_node(found->of, why);
+  if (found->of == outliving) {  // it lacks versions from now on
+    lock.unlock();
+    return node_->lose(outliving, why);
+  }
+  end_node(std::move(lock), found->of, why, true);
 }
 
-/// That is of no use any more, whatever its process does.
-void node_group::end_node(const std::string& name, const error& why) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!hung_) hung_ = actors::progress_core::hung{name, {errc::peer_lost, why.text}};
-  }
+/// That is of no use any more, whatever its process does. `lock`: of the mutex. Whoever sees that
+/// it ends is told why.
+void node_group::end_node(std::unique_lock<std::mutex> lock, const std::string& name,
+                          const error& why, bool warns) {
+  if (!hung_) hung_ = actors::progress_core::hung{name, {errc::peer_lost, why.text}};
+  lock.unlock();
+  if (warns) log::warning(why.text + ": it is lost");
   node_->lose(name, why);
   launcher_->kill(name);
 }
 
 void node_group::lose(std::size_t place, const error& why) {
-  end_node(names_.at(place), why);
+  end_node(std::unique_lock(mutex_), names_.at(place), why, false);
 }
 
 void node_group::perform(const actors::progress_core::effects& what) {
@@ -71,8 +73,7 @@ void node_group::perform(const actors::progress_core::effects& what) {
     } else if (const auto* on = std::get_if<actors::progress_core::went_on>(&effect)) {
       log::info(on->text);
     } else if (const auto* hung = std::get_if<actors::progress_core::hung>(&effect)) {
-      log::warning(hung->why.text + ": it is lost");
-      end_node(hung->node, hung->why);
+      end_node(std::unique_lock(mutex_), hung->node, hung->why, true);
     }
   }
 }

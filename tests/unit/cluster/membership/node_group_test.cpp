@@ -1,5 +1,9 @@
 #include "cluster/membership/node_group.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <caf/actor_addr.hpp>
 #include <caf/actor_cast.hpp>
@@ -29,6 +33,62 @@ using namespace troupe;
 using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
 using tests::watched_threads;
+using std::chrono::steady_clock;
+
+namespace {
+
+/// Nodes in threads, and what each tells of itself, by its name.
+struct telling_nodes {
+  telling_nodes() {
+    threads->spawn = [this](auto& system, const auto& here, auto on_shut_down) {
+      const std::scoped_lock lock(mutex);
+      boards[here.node.name()] = here.progress;
+      return stage_host({})(system, here, std::move(on_shut_down));
+    };
+  }
+
+  const std::shared_ptr<watched_threads> threads = std::make_shared<watched_threads>();
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<actors::progress_board>> boards;
+};
+
+/// Who writes to standard error waits from here on, until it is read.
+class full_stderr {
+ public:
+  full_stderr() {
+    REQUIRE(::pipe2(ends_.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+    const std::string page(4096, ' ');
+    while (::write(ends_[1], page.data(), page.size()) > 0) {
+    }
+    REQUIRE(::fcntl(ends_[1], F_SETFL, 0) == 0);
+    REQUIRE(::dup2(ends_[1], STDERR_FILENO) == STDERR_FILENO);
+  }
+  full_stderr(const full_stderr&) = delete;
+  full_stderr& operator=(const full_stderr&) = delete;
+  ~full_stderr() {
+    for (const int each : {usual_, ends_[0], ends_[1]}) ::close(each);
+  }
+
+  /// Until there is this text, or for ten seconds. Then it is what it was before.
+  void read_until(const std::string& text) {
+    const auto end = steady_clock::now() + std::chrono::seconds(10);
+    std::array<char, 4096> some{};
+    for (std::string all; all.find(text) == std::string::npos && steady_clock::now() < end;) {
+      const auto count = ::read(ends_[0], some.data(), some.size());
+      if (count > 0)
+        all.append(some.data(), static_cast<std::size_t>(count));
+      else
+        std::this_thread::yield();
+    }
+    ::dup2(usual_, STDERR_FILENO);
+  }
+
+ private:
+  const int usual_ = ::dup(STDERR_FILENO);
+  std::array<int, 2> ends_{-1, -1};
+};
+
+}  // namespace
 
 TEST_CASE("the end of a node counts as no failure from before the first is told to end") {
   const auto nodes = std::make_shared<watched_threads>();
@@ -119,24 +179,17 @@ TEST_CASE("a run that is stopped waits no longer for a node in the place of a lo
 TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of each other") {
   const std::string outliving = node_group::outliving;
   const bool is_told_by_stage = GENERATE(true, false);
-  const auto nodes = std::make_shared<watched_threads>();
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<actors::progress_board>> boards;
-  nodes->spawn = [&](auto& system, const auto& here, auto on_shut_down) {
-    const std::scoped_lock lock(mutex);
-    boards[here.node.name()] = here.progress;
-    return stage_host({})(system, here, std::move(on_shut_down));
-  };
+  telling_nodes nodes;
   std::promise<error> ended;
-  nodes->on_failure = [&ended](const error& why) { ended.set_value(why); };
+  nodes.threads->on_failure = [&ended](const error& why) { ended.set_value(why); };
   const auto group =
-      node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, 0);
+      node_group::start(nodes.threads, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, 0);
   REQUIRE(group);
   REQUIRE((*group)->outliving_host());
   if (is_told_by_stage)
-    boards.at("stage-0")->note_lost(outliving);
+    nodes.boards.at("stage-0")->note_lost(outliving);
   else
-    boards.at(outliving)->note_lost("stage-0");
+    nodes.boards.at(outliving)->note_lost("stage-0");
   auto how = ended.get_future();
   REQUIRE(how.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   CHECK_THAT(how.get().text, ContainsSubstring("stage-0 has lost sight of keeper"));
@@ -145,6 +198,21 @@ TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of 
     std::this_thread::yield();  // its own word on that may come first
   CHECK_FALSE((*group)->outliving_host());
   CHECK((*group)->lost({}).empty());
+}
+
+TEST_CASE("why a node is ended that another lost sight of is known before anybody can read of it") {
+  telling_nodes nodes;
+  const auto group = node_group::start(nodes.threads, {"stage-0", "stage-1"}, "");
+  REQUIRE(group);
+  full_stderr unread;
+  nodes.boards.at("stage-0")->note_lost("stage-1");
+  const auto reason = [&group] {
+    return (*group)->explain({errc::peer_lost, "no answer"}, std::chrono::milliseconds(0)).text;
+  };
+  const auto end = steady_clock::now() + std::chrono::seconds(10);
+  while (reason() == "no answer" && steady_clock::now() < end) std::this_thread::yield();
+  CHECK_THAT(reason(), ContainsSubstring("stage-0 has lost sight of stage-1"));
+  unread.read_until(": it is lost\n");
 }
 
 TEST_CASE("a node of another build is refused, and the run goes on waiting for one of its own") {
