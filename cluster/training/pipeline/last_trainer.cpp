@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "actors/base/deadlines.hpp"
 #include "actors/interfaces.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/notes.hpp"
+#include "cluster/membership/outliving/left_notes.hpp"
 #include "cluster/recovery/left_versions_core.hpp"
 
 namespace troupe::cluster {
@@ -22,20 +21,6 @@ std::string words_of_slices(const prepared_run& run) {
   for (const auto& each : run.ranges)
     words += std::to_string(each.first) + "-" + std::to_string(each.last) + " ";
   return words;
-}
-
-/// What is kept there is of no use. It may be of steps that this run comes to, and of a model that
-/// was cut otherwise: a stage that is lost before there are newer versions must not go on from it.
-/// Returns nothing. Errors: those of the node, but for its loss.
-result<std::optional<start_point>> begin_elsewhere(pipeline_run& parts,
-                                                   const actors::host_actor& host) {
-  const auto forgotten =
-      parts.ask
-          .request<actors::acknowledged>(host, actors::forget_kept{}, actors::usual_deadlines.join)
-          .get();
-  if (!forgotten && forgotten.error().code != errc::peer_lost)
-    return tl::unexpected(forgotten.error());
-  return std::nullopt;
 }
 
 }  // namespace
@@ -59,19 +44,17 @@ void note_step(pipeline_run& parts, actors::pipeline& stages, std::uint64_t step
 result<std::optional<start_point>> left_by_last_trainer(pipeline_run& parts) {
   const auto outliving = parts.group.outliving_host();
   if (!outliving || !parts.recovery) return std::nullopt;
-  const auto host = caf::actor_cast<actors::host_actor>(outliving);
-  const auto kept =
-      parts.ask
-          .request<actors::notes_kept>(host, actors::list_notes{}, actors::usual_deadlines.join)
-          .get();
-  if (!kept) return std::nullopt;  // it is lost, which was said
+  const auto kept = notes_left(parts.ask, outliving);
+  if (!kept) return tl::unexpected(kept.error());
+  if (!*kept) return std::nullopt;
   std::vector<left_note> notes;
-  for (const auto& each : kept->notes) notes.push_back({each.step, each.slices});
+  for (const auto& each : **kept) notes.push_back({each.step, each.slices});
   auto found = parts.recovery->left_by_last_trainer(notes, words_of_slices(parts.run),
                                                     parts.run.steps_before);
   if (!found) return tl::unexpected(found.error());
-  if (!*found) return begin_elsewhere(parts, host);
-  const auto& note = *std::ranges::find(kept->notes, (*found)->at.step, &actors::note_step::step);
+  if (!*found)
+    return forget_left(parts.ask, outliving).map([] { return std::optional<start_point>(); });
+  const auto& note = *std::ranges::find(**kept, (*found)->at.step, &actors::note_step::step);
   start_point from{.steps_before = note.step,
                    .scaler = parts.run.scaler,
                    .versions = std::move((*found)->versions)};
