@@ -35,6 +35,8 @@ const char* name_of(target whom) {
       return "middle stage";
     case last_stage:
       return "last stage";
+    case some_stage:
+      return "a stage";
     case apart:
       return "two stages apart";
     case neighbours:
@@ -168,7 +170,7 @@ std::vector<fault_row> rows_of_stages(std::size_t places) {
     for (const auto how : {means::abort, means::exit, means::memory})
       rows.push_back({stage, how, of_work});
   }
-  rows.push_back({last_stage, means::fail, of_work});
+  rows.push_back({some_stage, means::fail, of_work});
   rows.push_back({all_stages, means::kill, of_work});
   if (places > 1)
     for (const auto how : {means::kill, means::stop})

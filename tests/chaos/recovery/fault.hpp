@@ -14,6 +14,7 @@ enum class target : std::uint8_t {
   first_stage,
   middle_stage,
   last_stage,
+  some_stage,  ///< Any of them, by `place`.
   apart,       ///< Two stages of which neither keeps the other's versions.
   neighbours,  ///< A stage and the next one, which keeps its versions.
   mirrored,    ///< The last stage and the first one, which keeps its versions.

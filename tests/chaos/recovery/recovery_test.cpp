@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/chaos/recovery/matrix.hpp"
@@ -79,6 +80,7 @@ TEST_CASE(
                                              {.places = 3, .has_reader = true},
                                              {.places = 3, .is_watched = true, .has_keeper = true}};
   std::set<std::tuple<chaos::target, chaos::means, chaos::moment>> drawn;
+  std::set<std::pair<std::size_t, std::size_t>> throwing;  // a stage, and of how many
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     chaos::choices first(seed), again(seed);
     const auto& shape = shapes[seed % 8 < 2 ? 1 + seed % 8 : 0];
@@ -89,8 +91,12 @@ TEST_CASE(
       REQUIRE(faults[i].at == others[i].at);
       REQUIRE(faults[i].share == others[i].share);
       drawn.emplace(faults[i].whom, faults[i].how, faults[i].at);
+      if (faults[i].how != chaos::means::fail) continue;
+      REQUIRE(faults[i].whom == chaos::target::some_stage);
+      throwing.emplace(faults[i].place % shape.places, shape.places);
     }
   }
+  CHECK(throwing.size() == 4 + 3);
   decltype(drawn) possible;
   for (const auto& shape : shapes)
     for (const auto& row : chaos::fault_rows(shape))
@@ -172,7 +178,8 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
       {{{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
        {{last_stage, means::abort, moment::backward}, chaos::sequel::replayed},
        {{first_stage, means::exit, moment::update}, chaos::sequel::replayed},
-       {{last_stage, means::fail, moment::backward}, chaos::sequel::replayed},
+       {{.whom = some_stage, .how = means::fail, .at = moment::backward, .place = 1},
+        chaos::sequel::replayed},
        // The trainer keeps their versions too; over tcp ("mirrored" below) it does not.
        {{.whom = neighbours, .how = means::kill, .at = moment::behind_update, .steps_before = 10},
         chaos::sequel::replayed},

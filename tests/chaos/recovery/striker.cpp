@@ -143,6 +143,7 @@ std::vector<std::string> striker::victims(const fault& what) const {
       return {stage(count - 1), stage(0)};
     case target::all_stages:
       return stages_;
+    case target::some_stage:
     case target::replacement:
       return {stage(what.place)};
     default:
