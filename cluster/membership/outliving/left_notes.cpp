@@ -26,8 +26,7 @@ result<std::optional<std::vector<actors::note_step>>> notes_left(
                                               actors::list_notes{}, actors::usual_deadlines.join)
                   .get();
   if (kept) return std::optional(std::move(kept->notes));
-  if (auto forgotten = forget_left(ask, host); !forgotten)
-    return tl::unexpected(forgotten.error());
+  if (auto forgotten = forget_left(ask, host); !forgotten) return tl::unexpected(forgotten.error());
   return std::nullopt;
 }
 

@@ -32,8 +32,8 @@
 using namespace troupe;
 using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
-using tests::watched_threads;
 using std::chrono::steady_clock;
+using tests::watched_threads;
 
 namespace {
 

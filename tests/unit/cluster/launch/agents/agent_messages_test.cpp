@@ -102,8 +102,8 @@ TEST_CASE("a number that its member cannot hold is refused, and not changed to o
   const auto end = [&](const std::string& number) { return order(R"(end","grace)", number); };
   CHECK(begin("4294967295").value() == agent_order(orders::begin{4294967295}));
   CHECK(end("0").value() == agent_order(orders::end{0}));
-  for (const auto* number : {"-1", "4294967296", "18446744073709551616", "1e300", "1.5", "7.0",
-                             "7e2", "true", "\"7\""})
+  for (const auto* number :
+       {"-1", "4294967296", "18446744073709551616", "1e300", "1.5", "7.0", "7e2", "true", "\"7\""})
     for (const auto& refused : {begin(number), end(number)}) {
       INFO(number);
       REQUIRE_FALSE(refused);
