@@ -24,13 +24,11 @@ enum class execution : std::uint8_t {
 /// - Micro-batches stay in order within a chunk, among F, among I and B, and among W and B: so each
 ///   sum is made in one order whatever the timing.
 /// - A forward runs early only in memory that the plan itself never needs. So memory never keeps
-/// the
-///   plan's next action from starting, and a stage can always fall back on its plan.
+///   the plan's next action from starting, and a stage can always fall back on its plan.
 /// - A whole backward does not run before a forward whose turn comes first: it would delay that
 ///   forward, and with it the stages after it, for long.
 /// - A weight gradient does not run early: it would delay what arrives a moment later. The gaps of
-/// a
-///   stage are filled with parts of it, see weight_queue.
+///   a stage are filled with parts of it, see weight_queue.
 /// docs/schedules.md says what each rule gains and what else was tried, and proves that no stage
 /// waits for ever.
 class plan_progress {

@@ -93,9 +93,8 @@ using stage_effects = std::vector<stage_effect>;
 /// only an action that still runs is waited for (the shell drops its result).
 ///
 /// If edges are logged, a lost neighbour can be replaced by another stage, which repeats the last
-/// steps
-/// (`start_over`). It is sent again what it needs, and what it sends again is ignored if it was
-/// used here before (docs/recovery.md).
+/// steps (`start_over`). It is sent again what it needs, and what it sends again is ignored if it
+/// was used here before (docs/recovery.md).
 ///
 /// A refused event changes nothing, except a `begin` refused for what arrived early: that step
 /// cannot succeed, and its early arrivals are dropped.

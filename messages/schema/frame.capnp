@@ -76,7 +76,7 @@ enum Kind {
   # I am alive. Send one every 100 ms or so, on the control lane, whatever else you send. Any frame
   # is a sign of life; who shows none for a second is cut off and cannot return. It may overtake the
   # hello. The body may have an element `progress` for each of your threads that compute: its name;
-  # a number that grows whenever work begins or ends; the kind of work (engine/stage/usual_times.hpp),
+  # a number that grows whenever work begins or ends; the kind of work (engine/model/usual_times.hpp),
   # -1 while there is none; the work and the place in it as texts; and in seconds how long you have
   # seen it there, the usual time of that work (below 0: none yet) and the longest of any.
 

@@ -11,9 +11,8 @@ namespace troupe::messages::wire {
 //
 //   handshake Four of them, before anything else (handshake.hpp). No data.
 //   address   Where the sender's carrier is reached, as UCX has it for its worker; nothing where
-//   the
-//             connection itself carries everything. The first sealed message of each side: with it
-//             a connection is up.
+//             the connection itself carries everything. The first sealed message of each side: with
+//             it a connection is up.
 //   frame     Data: the frame's header (codec.hpp), then a `loan` for each tensor that is lent,
 //             then the bytes of each tensor of at most `inline_max` bytes, in the order of the
 //             tensors, without padding.

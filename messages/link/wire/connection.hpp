@@ -41,10 +41,10 @@ struct connection_shared {
 /// flight, loans and the farewell. A core: it is told what happens, `act` reacts to that, and it
 /// gives its orders to its carrier and to the event queue. The clock is an argument. One thread.
 ///
-///   meeting --proved, address told--> up --close()--> closing --flushed--> leaving --answered-->
-///   gone
+///   meeting --proved, address told--> up --close()--> closing --flushed--> leaving
 ///                                     up --farewell, violation--------->  leaving
-///   (any) --carrier broken--> gone
+///   leaving --answered-->      gone
+///   (any) --carrier broken-->  gone
 ///
 /// Until the handshake is done, nothing else that the other side sends is looked at. The link's
 /// owner gets `on_peer_down` when its own close is answered, otherwise on the way into `leaving` or
