@@ -22,6 +22,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/kernels/machine_rates.hpp"
 #include "engine/kernels/pixel_walk.hpp"
 
 namespace {
@@ -256,4 +257,18 @@ TEST_CASE("Shapes that were not measured to be faster are left to oneDNN") {
   CHECK(outruns_onednn<float>(instructions::avx2, measured));
   CHECK_FALSE(outruns_onednn<float>(instructions::avx2, of_one_pixel));
   CHECK(outruns_onednn<c10::BFloat16>(instructions::avx2, of_one_pixel));
+}
+
+TEST_CASE("The rates of a machine are those of its threads, and bf16 is as fast as f32 at least") {
+  const auto one = measure_rates(arithmetic::f32, 1);
+  const auto two = measure_rates(arithmetic::f32, 2);
+  for (const auto& each : {one, two}) {
+    CHECK(each.flops_per_s > 1e7);
+    CHECK(each.flops_per_s < 1e13);
+    CHECK(each.memory_bytes_per_s > 1e6);
+    CHECK(each.memory_bytes_per_s < 1e12);
+  }
+  // Means, not sums: no thread is faster for the company of another.
+  CHECK(two.flops_per_s < 1.8 * one.flops_per_s);
+  CHECK(measure_flops_per_s(arithmetic::bf16) > 0.5 * measure_flops_per_s(arithmetic::f32));
 }
