@@ -23,6 +23,7 @@ import collective
 import figures
 import fork
 import harness
+import idle
 import messaging
 import optimizers
 import recovery
@@ -128,6 +129,48 @@ class Strangers(unittest.TestCase):
         self.assertIn("within the limit of 2 %", strangers.remark(found))
         found.readings = [{"in_links": 2.1}]
         self.assertIn("OVER the limit", strangers.remark(found))
+
+
+class Idle(Quiet):
+    JOIN = ("import subprocess, sys, time; child = subprocess.Popen(['sleep', '600'])\n"
+            "for n in 0, 1: print(f'stage-{n}: process 7 has joined it', file=sys.stderr, flush=True)\n")
+
+    def of(self, code: str) -> contextlib.AbstractContextManager[subprocess.Popen]:
+        """A run whose program is this code."""
+        program = self.folder / "paced_pipeline"
+        program.write_text(f"#!{PYTHON}\n{code}")
+        program.chmod(0o755)
+        for where, what, other in ((harness, "require_program", lambda _: str(program)),
+                                   (idle, "SETTLE_S", 0.0)):
+            patch = mock.patch.object(where, what, other)
+            patch.start()
+            self.addCleanup(patch.stop)
+        return idle.idle_run()
+
+    def test_a_run_that_waits_is_measured_and_leaves_no_process(self) -> None:
+        with self.of(self.JOIN + "time.sleep(600)") as run:
+            self.assertEqual(len(harness.process_tree(run.pid)), 2)
+            self.assertLess(harness.cpu_seconds_over(run.pid, 0.1), 0.1)
+        self.assertEqual([each for each in harness.process_tree(run.pid) if not each.ended], [])
+
+    def test_a_run_that_burns_a_core_is_seen(self) -> None:
+        with self.of(self.JOIN + "while True: 1") as run:
+            self.assertGreater(harness.cpu_seconds_over(run.pid, 0.5), 0.05)
+
+    def test_a_run_that_does_not_begin_is_a_failure_with_its_reason(self) -> None:
+        with self.assertRaisesRegex(Failure, "no such model"), \
+                self.of("import sys; sys.exit('no such model')"):
+            self.fail("it has not begun")
+
+    def test_arithmetic_is_counted_and_the_remark_says_whether_the_limit_was_kept(self) -> None:
+        self.assertGreater(idle.arithmetic(0.1), 0)
+        found = result("shm")
+        self.assertIn("Nothing was measured", idle.remark([found]))
+        found.readings.append({"cpu_of_60_s": 0.6})
+        self.assertIn("0.60 CPU seconds of 60 in which it waits: within the limit of 1",
+                      idle.remark([found]))
+        found.readings = [{"cpu_of_60_s": 1.2}]
+        self.assertIn("OVER the limit", idle.remark([found]))
 
 
 class Tables(unittest.TestCase):
