@@ -271,8 +271,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
     return tl::unexpected(fits.error());
   const auto profiles = measure({layers, blueprint, config, known, data}, *how);
   if (!profiles) return tl::unexpected(profiles.error());
-  if (auto saved = save(*profiles, config, *how); !saved)
-    return tl::unexpected(saved.error());
+  if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};

@@ -249,8 +249,8 @@ std::string to_text(const saved_profile& profile) {
       digits(profile.bytes_per_s) + "  # between two stages; 0: by reference\noptimizer_copies = " +
       digits(profile.optimizer_copies) +
       "  # of a parameter, in the optimizer's state\nsample_bytes = " +
-      digits(profile.sample_bytes) + "  # that the model is given\nflops_per_s = " +
-      digits(profile.rates.flops_per_s) +
+      digits(profile.sample_bytes) +
+      "  # that the model is given\nflops_per_s = " + digits(profile.rates.flops_per_s) +
       "  # that a thread reaches at most\nmemory_bytes_per_s = " +
       digits(profile.rates.memory_bytes_per_s) + "  # the same, read and written\n";
   made +=

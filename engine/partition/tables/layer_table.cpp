@@ -75,13 +75,12 @@ step_work work_of(const cost_model& costs, const planning& how, const prediction
     const double flops = 2 * layer.macs * batch;
     const auto weights = static_cast<double>(layer.parameter_bytes);
     const double gives_bytes = times * layer.output_bytes;
-    made.layers.push_back(
-        {.name = layer.name,
-         .forward = {again * times * layer.forward_s, again * flops,
-                     again * (given_bytes + gives_bytes + times * weights)},
-         .input_gradient = {times * layer.input_s, i == 0 ? 0 : flops, 0},
-         .weight_gradient = {times * layer.weight_s, weights > 0 ? flops : 0, 0},
-         .update = {layer.update_s, 0, update_passes * weights}});
+    made.layers.push_back({.name = layer.name,
+                           .forward = {again * times * layer.forward_s, again * flops,
+                                       again * (given_bytes + gives_bytes + times * weights)},
+                           .input_gradient = {times * layer.input_s, i == 0 ? 0 : flops, 0},
+                           .weight_gradient = {times * layer.weight_s, weights > 0 ? flops : 0, 0},
+                           .update = {layer.update_s, 0, update_passes * weights}});
     layers_s += made.layers.back().seconds();
     given_bytes = gives_bytes;
   }

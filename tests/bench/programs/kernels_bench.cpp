@@ -205,8 +205,7 @@ void measure_copies(const layer& of, const options& chosen, std::map<std::string
 
 void measure(const options& chosen) {
   const figures out(chosen.json);
-  const auto kind =
-      chosen.type == "bf16" ? kernels::arithmetic::bf16 : kernels::arithmetic::f32;
+  const auto kind = chosen.type == "bf16" ? kernels::arithmetic::bf16 : kernels::arithmetic::f32;
   out.add("peak", kernels::measure_flops_per_s(kind) / 1e9, "GFLOP/s");
   std::map<std::string, double> total;
   for (const auto& each : chosen.network == "resnet50" ? resnet50 : resnet18) {
