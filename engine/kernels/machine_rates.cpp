@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -14,7 +16,9 @@
 namespace troupe::engine::kernels {
 namespace {
 
-constexpr std::int64_t array_numbers = 8 << 20;  // 32 MiB: more than a core's share of the caches
+// Of a thread's three arrays together. Few threads may each have most of a shared cache.
+constexpr std::int64_t least_numbers = 6 << 20;        // 24 MiB
+constexpr std::int64_t numbers_of_threads = 48 << 20;  // 192 MiB
 constexpr int flops_tries = 40;
 constexpr int memory_tries = 5;
 
@@ -45,13 +49,11 @@ tile_kernel best_tiles([[maybe_unused]] bool pairs) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = one[i] + 0.5F * other[i];
 }
 
-/// `memory`: three arrays, touched.
-double measure_memory_bytes_per_s(std::vector<float>& memory) {
-  float* const first = memory.data();
-  const double seconds = fastest(memory_tries, [first] {
-    add_scaled(first, first + array_numbers, first + 2 * array_numbers, array_numbers);
-  });
-  return 3.0 * sizeof(float) * static_cast<double>(array_numbers) / seconds;
+/// `memory`: three arrays of `count` numbers, one behind the other.
+double measure_memory_bytes_per_s(float* memory, std::int64_t count) {
+  const double seconds = fastest(
+      memory_tries, [=] { add_scaled(memory, memory + count, memory + 2 * count, count); });
+  return 3.0 * sizeof(float) * static_cast<double>(count) / seconds;
 }
 
 }  // namespace
@@ -85,9 +87,12 @@ double measure_flops_per_s(arithmetic kind) {
 
 machine_rates measure_rates(arithmetic kind, std::uint32_t threads) {
   enum class turn : std::uint8_t { wait, measure, leave };
-  std::vector<std::vector<float>> memory(threads);
-  for (auto& each : memory) each.assign(static_cast<std::size_t>(3 * array_numbers), 1.0F);
+  const auto count = std::max(least_numbers, numbers_of_threads / threads) / 3;
+  const auto numbers = static_cast<std::size_t>(3 * count);
+  std::vector<std::unique_ptr<float[]>> memory(threads);
+  for (auto& each : memory) each = std::make_unique_for_overwrite<float[]>(numbers);
   std::vector<machine_rates> found(threads);
+  std::barrier<> together(static_cast<std::ptrdiff_t>(threads));
   std::atomic<turn> now = turn::wait;
   const auto let = [&now](turn what) {
     now = what;
@@ -99,7 +104,11 @@ machine_rates measure_rates(arithmetic kind, std::uint32_t threads) {
       running.emplace_back([&, i] {
         now.wait(turn::wait);
         if (now == turn::leave) return;
-        found[i] = {measure_flops_per_s(kind), measure_memory_bytes_per_s(memory[i])};
+        std::fill_n(memory[i].get(), numbers, 1.0F);  // pages are near whoever first writes them
+        together.arrive_and_wait();
+        found[i].flops_per_s = measure_flops_per_s(kind);
+        together.arrive_and_wait();
+        found[i].memory_bytes_per_s = measure_memory_bytes_per_s(memory[i].get(), count);
       });
   } catch (...) {
     let(turn::leave);

@@ -22,9 +22,10 @@ struct machine_rates {
 /// CPU computes from operands in the first-level cache.
 [[nodiscard]] double measure_flops_per_s(arithmetic kind);
 
-/// Measures so many threads at once, and gives the mean of one: its arithmetic, and adding two
-/// arrays into a third in memory. Takes some tenths of a second and 96 MiB a thread. Throws
-/// std::system_error where the system gives no thread, and std::bad_alloc.
+/// Measures so many threads at once (one or more), and gives the mean of one: its arithmetic, and
+/// adding two arrays into a third in memory. Takes some tenths of a second, and meanwhile 192 MiB,
+/// or 24 MiB a thread where that is more. Throws std::system_error where the system gives no
+/// thread, and std::bad_alloc.
 [[nodiscard]] machine_rates measure_rates(arithmetic kind, std::uint32_t threads);
 
 }  // namespace troupe::engine::kernels

@@ -34,8 +34,9 @@ struct saved_profile {
 /// first.
 [[nodiscard]] std::string to_text(const saved_profile& profile);
 
-/// Reads `to_text`'s form; `name` stands for the file in errors. Nothing may be missing, unknown or
-/// out of its range. Errors: bad_data with "FILE:LINE: what is wrong", the first by line.
+/// Reads `to_text`'s form, or the one before, which has no rates of the machine; `name` stands for
+/// the file in errors. Nothing else may be missing, nothing unknown or out of its range. Errors:
+/// bad_data with "FILE:LINE: what is wrong", the first by line.
 [[nodiscard]] result<saved_profile> parse_profile(std::string_view text, std::string_view name);
 
 /// Writes the file whole or not at all. Errors: io_failed.

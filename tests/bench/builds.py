@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from figures import FIGURE_ROW, figure_row, read_figures, report, say_figure
 
 BUILD_S = 10_800.0
 TRAIN = "resnet_pipeline"  # the target of ./dev train
+ROOM_BYTES = 8 << 30  # more than a build takes
 
 
 def commit_called(name: str) -> str:
@@ -34,8 +37,18 @@ def commit_called(name: str) -> str:
     return asked.stdout.strip()
 
 
+def require_room() -> None:
+    """Raises Missing where temporary files have too little. A build is removed before the next."""
+    where = tempfile.gettempdir()
+    free = shutil.disk_usage(where).free
+    if free < ROOM_BYTES:
+        raise Missing(f"a build may take {ROOM_BYTES >> 30} GiB, and {where} has {free >> 30} GiB "
+                      "left: name another folder with TMPDIR")
+
+
 def unpack(commit: str, folder: Path) -> None:
     """The sources of a commit, and nothing else."""
+    folder.mkdir()
     with subprocess.Popen(["git", "archive", commit], cwd=harness.REPO,
                           stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=True)
@@ -64,8 +77,9 @@ def call(command: list[str], folder: Path) -> None:
         raise harness.Failure(f"{' '.join(command)}:\n{harness.tail(done.stdout)}")
 
 
-def measure(commit: str, folder: Path) -> None:
+def measure(commit: str, scratch: Path) -> None:
     """Figures of a build of one commit in an empty folder."""
+    folder = scratch / "sources"
     unpack(commit, folder)
     began, cpu_before = time.monotonic(), children_cpu_s()
     steps = (("train", [["cmake", "--preset", "release", *torch_flags()],
@@ -107,6 +121,7 @@ def main() -> int:
     if options.measure:
         measure(options.measure[0], Path(options.measure[1]))
         return 0
+    require_room()
     commits = [commit_called(name) for name in ("HEAD", options.base) if name]
     load = harness.load_before_start()
     results = harness.interleave(contenders(commits), options.rounds, BUILD_S)

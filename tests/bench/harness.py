@@ -171,7 +171,7 @@ def run(command: Sequence[str], scratch: Path, timeout_s: float) -> Run:
     peaks: dict[int, int] = {}
     with out.open("wb") as stdout, err.open("wb") as stderr, \
             session(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=REPO,
-                     env=clean_environment(scratch)) as child:
+                    env=clean_environment(scratch)) as child:
         cpu_s = _await(child, peaks, started + timeout_s)
         wall_s = time.monotonic() - started
         left = _await_session(child.pid)

@@ -1,4 +1,4 @@
-"""What a run costs while it waits: CPU seconds of 60 idle seconds, and what arithmetic beside it loses.
+"""What a run costs while it waits: CPU seconds of 60 seconds, and what arithmetic beside it loses.
 
 ./dev bench idle [--json FILE] [--rounds R] [--write-docs] [--only NAME[,NAME..]]
 
@@ -32,9 +32,9 @@ STAGES = 2
 # A step of one micro-batch, in whose first layer the run is all the time: stage 0 sleeps there,
 # stage 1 waits for its input, the trainer for both.
 PACE = {"TROUPE_PACE_LAYERS": str(STAGES), "TROUPE_PACE_MS": str(int(1000 * RUN_S))}
-FLAGS = ["--model", "paced", "--data", "synthetic:1x2x2:4:16", "--stages", str(STAGES), "--schedule",
-         "gpipe", "--micro-batches", "1", "--batch-size", "1", "--steps", "1", "--no-eval",
-         "--threads-per-stage", "1", "--no-progress", "--verbose"]
+FLAGS = ["--model", "paced", "--data", "synthetic:1x2x2:4:16", "--stages", str(STAGES),
+         "--schedule", "gpipe", "--micro-batches", "1", "--batch-size", "1", "--steps", "1",
+         "--no-eval", "--threads-per-stage", "1", "--no-progress", "--verbose"]
 ARITHMETIC = """
 import hashlib, sys, time
 block, count, end = bytes(1 << 16), 0, time.monotonic() + float(sys.argv[1])

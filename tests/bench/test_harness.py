@@ -219,6 +219,12 @@ class Builds(Quiet):
         with self.assertRaisesRegex(Missing, "there is no commit 'of yesterday'"):
             builds.commit_called("of yesterday")
 
+    def test_a_disk_without_room_is_refused_before_anything_is_built(self) -> None:
+        usage = mock.Mock(free=builds.ROOM_BYTES - 1)
+        with mock.patch.object(builds.shutil, "disk_usage", return_value=usage), \
+                self.assertRaisesRegex(Missing, "a build may take 8 GiB, and .* TMPDIR"):
+            builds.require_room()
+
     def test_two_commits_are_set_beside_each_other(self) -> None:
         def of(name: str, *seconds: float) -> Result:
             return Result(contender(name, []), [dict(zip(("train", "everything"), seconds))])

@@ -107,6 +107,17 @@ TEST_CASE("a profile that a person wrote is read, integers as numbers too") {
   CHECK(cost_model::fit(read.sizes));
 }
 
+TEST_CASE("a profile of the form before is read, and has no rates of the machine") {
+  auto text = with("flops_per_s = 1e+11\nmemory_bytes_per_s = 2e+10\n", "");
+  CHECK(why(text) == "p.toml:1: flops_per_s is missing");
+  text.replace(0, std::string("version = 5").size(), "version = 4");
+  auto with_rates = parse_profile(text, "p.toml").value();
+  CHECK(with_rates.rates == kernels::machine_rates());
+  with_rates.rates = {1e11, 2e10};
+  CHECK(with_rates == parse_profile(small, "p.toml").value());
+  CHECK(why(with("version = 5", "version = 4")) == "p.toml:10: flops_per_s: unknown key");
+}
+
 TEST_CASE("a profile that was cut off anywhere is refused with its name and a line") {
   std::mt19937 random(2);
   const auto text = to_text(random_profile(random, 3, 2));
@@ -141,7 +152,8 @@ TEST_CASE("what is wrong in a profile is said with its line and what was expecte
   CHECK(why(with("name", "nam")) == "p.toml:14: nam: unknown key");
   CHECK(why(small + "\nmore = 1") == "p.toml:16: more: unknown key");
   CHECK(why(with("version = 5", "version = 6\nelse = 3")) ==
-        "p.toml:1: version: expected 5, got integer 6");
+        "p.toml:1: version: expected an integer from 4 to 5, got integer 6; "
+        "save the profile again");
   CHECK(why(with("\"two\"", "7")) ==
         "p.toml:2: model: expected a text that is not empty, got integer 7");
   CHECK(why(with("[2, 4]", "[4, 2]")) ==
