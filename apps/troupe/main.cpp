@@ -104,6 +104,10 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->needs(profile);
+  command
+      .add_flag("--layers", measured.layers,
+                "Show what a step spends in each layer, and the rates that it reaches there")
+      ->needs(profile);
   return profile;
 }
 

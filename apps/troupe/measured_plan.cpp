@@ -9,6 +9,7 @@
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile_file.hpp"
 #include "engine/partition/replicas.hpp"
+#include "engine/partition/tables/layer_table.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -96,6 +97,18 @@ std::vector<std::string> lines_of(const engine::saved_profile& profile, const en
   return lines;
 }
 
+/// What the step spends in each layer; nothing where that is not asked for.
+std::vector<std::string> lines_of_layers(const engine::cost_model& costs,
+                                         const engine::planning& how,
+                                         const engine::prediction& made,
+                                         const plan_request& request,
+                                         const engine::kernels::machine_rates& of_thread) {
+  if (!request.measured.layers) return {};
+  return engine::to_lines(engine::work_of(costs, how, made),
+                          {of_thread.flops_per_s * how.threads_per_stage,
+                           of_thread.memory_bytes_per_s * how.threads_per_stage});
+}
+
 /// Replicas beside the pipeline; nothing where there is one stage.
 std::vector<std::string> lines_of_replicas(const engine::cost_model& costs,
                                            const engine::planning& how,
@@ -127,6 +140,8 @@ result<predicted_plan> plan_measured(const plan_request& request) {
   auto played = engine::simulate_step(*costs, how, made->microbatches, made->cuts);
   if (!played) return tl::unexpected(played.error());
   auto lines = lines_of(*profile, how, *made);
+  for (auto& line : lines_of_layers(*costs, how, *made, request, profile->rates))
+    lines.push_back(std::move(line));
   for (auto& line : lines_of_replicas(*costs, how, *made, *numbers))
     lines.push_back(std::move(line));
   return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),

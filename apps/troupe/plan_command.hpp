@@ -29,6 +29,7 @@ struct measured_model {
                                        ///< reference.
   double network_gbits = 0;            ///< 1e9 bits a second each way between stages; 0: no bound.
   double network_ms = 0;               ///< One way.
+  bool layers = false;                 ///< Show what a step spends in each layer.
 };
 
 /// What `troupe plan` is asked for.

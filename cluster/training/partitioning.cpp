@@ -11,6 +11,7 @@
 #include "cluster/training/prepared_run.hpp"
 #include "engine/base/free_memory.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/kernels/machine_rates.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/partition/partition.hpp"
@@ -108,6 +109,10 @@ double bytes_of_sample(const engine::batch& samples) {
 
 namespace {
 
+std::uint32_t stages_at_once(const engine::planning& how) {
+  return std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+}
+
 /// Profiles on as many threads at once as stages will run at once, for they share the memory.
 result<engine::model_profile> measure_side_by_side(const engine::model_blueprint& blueprint,
                                                    const engine::stage_options& options,
@@ -115,8 +120,7 @@ result<engine::model_profile> measure_side_by_side(const engine::model_blueprint
                                                    const engine::batch& samples,
                                                    measuring_teller& teller) {
   using outcome = result<engine::model_profile>;
-  const auto at_once =
-      std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+  const auto at_once = stages_at_once(how);
   const engine::profile_bounds within{
       .bytes = actors::free_bytes(engine::read_free_memory()) / at_once,
       .begins = [&teller](std::size_t layer) { teller.begins(layer); }};
@@ -189,11 +193,27 @@ result<std::vector<engine::model_profile>> measure(const layers_to_measure& what
   return profiles;
 }
 
-result<void> save(const std::vector<engine::model_profile>& profiles, const observe_config& observe,
-                  const model_config& model, const engine::planning& how) {
-  const auto& file = observe.save_profile;
+/// What each thread reaches at most while all threads of all stages compute.
+result<engine::kernels::machine_rates> measure_machine(const engine::planning& how,
+                                                       engine::precision type) {
+  using engine::kernels::arithmetic;
+  try {
+    return engine::kernels::measure_rates(
+        type == engine::precision::bf16 ? arithmetic::bf16 : arithmetic::f32,
+        stages_at_once(how) * std::max(1U, how.threads_per_stage));
+  } catch (const std::exception& problem) {
+    return fail(errc::handler_failed,
+                "the machine's rates cannot be measured: " + engine::reason_of(problem));
+  }
+}
+
+result<void> save(const std::vector<engine::model_profile>& profiles, const trainer_config& config,
+                  const engine::planning& how) {
+  const auto& file = config.observe.save_profile;
   if (file.empty()) return {};
-  const engine::saved_profile made{.model = model.name,
+  const auto rates = measure_machine(how, config.model.precision);
+  if (!rates) return tl::unexpected(rates.error());
+  const engine::saved_profile made{.model = config.model.name,
                                    .batch_size = how.batch_size,
                                    .cores = how.cores,
                                    .threads_per_stage = how.threads_per_stage,
@@ -201,6 +221,7 @@ result<void> save(const std::vector<engine::model_profile>& profiles, const obse
                                    .bytes_per_s = how.bytes_per_s,
                                    .optimizer_copies = how.optimizer_copies,
                                    .sample_bytes = how.sample_bytes,
+                                   .rates = *rates,
                                    .sizes = profiles};
   return engine::save_profile(file, made).map([&] {
     log::info("the profile of the model's layers is in " + file.string());
@@ -250,8 +271,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
     return tl::unexpected(fits.error());
   const auto profiles = measure({layers, blueprint, config, known, data}, *how);
   if (!profiles) return tl::unexpected(profiles.error());
-  if (auto saved = save(*profiles, config.observe, config.model, *how); !saved)
-    return tl::unexpected(saved.error());
+  if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};

@@ -6,6 +6,9 @@
 
 namespace troupe::engine {
 
+/// How often the update that a profile measures reads or writes each byte of the parameters.
+inline constexpr double update_passes = 8;
+
 /// What one micro-batch of a fixed size costs in one layer.
 struct layer_cost {
   std::string name;

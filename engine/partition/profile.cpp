@@ -182,7 +182,7 @@ class profiler {
     static_cast<void>(torch::autograd::grad({output}, {input}, {at::ones_like(output)}));
   }
 
-  /// What an optimizer with one buffer a parameter costs: a few passes over its memory.
+  /// What an optimizer with one buffer a parameter costs: `update_passes` over its memory.
   static void measure_update(const std::vector<named_tensor>& parameters, layer_cost& cost) {
     const at::NoGradGuard no_grad;
     stopwatch watch;

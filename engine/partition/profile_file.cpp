@@ -18,12 +18,14 @@
 namespace troupe::engine {
 namespace {
 
-constexpr std::int64_t form_version = 4;
+constexpr std::int64_t form_version = 5;
+constexpr std::int64_t version_without_rates = 4;  // the oldest that is read
 
 // Bounds that no measurement reaches, and no sum over layers and steps overflows.
 constexpr double most_seconds = 1e6;
 constexpr double most_bytes = 1e18;
 constexpr double most_macs = 1e18;
+constexpr double most_rate = 1e18;
 constexpr double most_copies = 100;
 constexpr std::int64_t most_samples = 1 << 30;
 constexpr std::int64_t most_parts = 1 << 20;  // cores, threads, credits
@@ -88,10 +90,16 @@ class reader {
   result<saved_profile> read(const toml::table& root) {
     saved_profile made;
     // Another version may have other keys: then nothing else is worth a word.
-    static_cast<void>(integer(root, "version", form_version, form_version));
-    if (!complaints_.empty()) return fail(errc::bad_data, complaints_.begin()->second);
-    known_keys(root, {"version", "model", "batch_size", "cores", "threads_per_stage", "credits",
-                      "bytes_per_s", "optimizer_copies", "sample_bytes", "samples", "layers"});
+    const auto version = integer(root, "version", version_without_rates, form_version);
+    if (!complaints_.empty())
+      return fail(errc::bad_data, complaints_.begin()->second + "; save the profile again");
+    const bool has_rates = version > version_without_rates;
+    std::vector<std::string_view> keys{"version",     "model",             "batch_size",
+                                       "cores",       "threads_per_stage", "credits",
+                                       "bytes_per_s", "optimizer_copies",  "sample_bytes",
+                                       "samples",     "layers"};
+    if (has_rates) keys.insert(keys.end(), {"flops_per_s", "memory_bytes_per_s"});
+    known_keys(root, keys);
     made.model = text(root, "model");
     made.batch_size = integer(root, "batch_size", 1, most_samples);
     for (const auto& [key, member] :
@@ -102,6 +110,9 @@ class reader {
     made.bytes_per_s = number(root, "bytes_per_s", most_bytes);
     made.optimizer_copies = number(root, "optimizer_copies", most_copies);
     made.sample_bytes = number(root, "sample_bytes", most_bytes);
+    if (has_rates)
+      made.rates = {number(root, "flops_per_s", most_rate),
+                    number(root, "memory_bytes_per_s", most_rate)};
     read_sizes(root, made);
     read_layers(root, made);
     if (complaints_.empty()) return made;
@@ -245,7 +256,10 @@ std::string to_text(const saved_profile& profile) {
       digits(profile.bytes_per_s) + "  # between two stages; 0: by reference\noptimizer_copies = " +
       digits(profile.optimizer_copies) +
       "  # of a parameter, in the optimizer's state\nsample_bytes = " +
-      digits(profile.sample_bytes) + "  # that the model is given\n";
+      digits(profile.sample_bytes) +
+      "  # that the model is given\nflops_per_s = " + digits(profile.rates.flops_per_s) +
+      "  # that a thread reaches at most\nmemory_bytes_per_s = " +
+      digits(profile.rates.memory_bytes_per_s) + "  # the same, read and written\n";
   made +=
       "\n# Of micro-batches of so many samples; each layer's lists have a number for each.\n"
       "samples = " +

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/kernels/machine_rates.hpp"
 #include "engine/partition/model_profile.hpp"
 #include "messages/base/error.hpp"
 
@@ -22,6 +23,7 @@ struct saved_profile {
   double bytes_per_s = 0;                 ///< Between neighbours; 0: by reference, at no cost.
   double optimizer_copies = 1;            ///< Of a parameter, in the optimizer's state.
   double sample_bytes = 0;                ///< Of a sample that the model is given.
+  kernels::machine_rates rates = {};      ///< Of each thread, while all stages compute.
   std::vector<model_profile> sizes = {};  ///< One or two, the smaller micro-batch first.
 
   bool operator==(const saved_profile&) const = default;
@@ -32,8 +34,9 @@ struct saved_profile {
 /// first.
 [[nodiscard]] std::string to_text(const saved_profile& profile);
 
-/// Reads `to_text`'s form; `name` stands for the file in errors. Nothing may be missing, unknown or
-/// out of its range. Errors: bad_data with "FILE:LINE: what is wrong", the first by line.
+/// Reads `to_text`'s form, or the one before, which has no rates of the machine; `name` stands for
+/// the file in errors. Nothing else may be missing, nothing unknown or out of its range. Errors:
+/// bad_data with "FILE:LINE: what is wrong", the first by line.
 [[nodiscard]] result<saved_profile> parse_profile(std::string_view text, std::string_view name);
 
 /// Writes the file whole or not at all. Errors: io_failed.

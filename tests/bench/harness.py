@@ -170,8 +170,8 @@ def run(command: Sequence[str], scratch: Path, timeout_s: float) -> Run:
     started = time.monotonic()
     peaks: dict[int, int] = {}
     with out.open("wb") as stdout, err.open("wb") as stderr, \
-            _session(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=REPO,
-                     env=clean_environment(scratch)) as child:
+            session(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=REPO,
+                    env=clean_environment(scratch)) as child:
         cpu_s = _await(child, peaks, started + timeout_s)
         wall_s = time.monotonic() - started
         left = _await_session(child.pid)
@@ -183,7 +183,7 @@ def run(command: Sequence[str], scratch: Path, timeout_s: float) -> Run:
 
 
 @contextlib.contextmanager
-def _session(command: list[str], **how: object) -> Iterator[subprocess.Popen]:
+def session(command: list[str], **how: object) -> Iterator[subprocess.Popen]:
     """A child with a session of its own, of which nothing is left at the end. An interrupt waits
     until the child is known here: in the middle of its start nobody would end it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -19,10 +19,12 @@ from unittest import mock
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import builds
 import collective
 import figures
 import fork
 import harness
+import idle
 import messaging
 import optimizers
 import recovery
@@ -128,6 +130,108 @@ class Strangers(unittest.TestCase):
         self.assertIn("within the limit of 2 %", strangers.remark(found))
         found.readings = [{"in_links": 2.1}]
         self.assertIn("OVER the limit", strangers.remark(found))
+
+
+class Idle(Quiet):
+    JOIN = ("import subprocess, sys, time; child = subprocess.Popen(['sleep', '600'])\n"
+            "for n in 0, 1: print(f'stage-{n}: process 7 has joined it', file=sys.stderr, flush=True)\n")
+
+    def of(self, code: str) -> contextlib.AbstractContextManager[subprocess.Popen]:
+        """A run whose program is this code."""
+        program = self.folder / "paced_pipeline"
+        program.write_text(f"#!{PYTHON}\n{code}")
+        program.chmod(0o755)
+        for where, what, other in ((harness, "require_program", lambda _: str(program)),
+                                   (idle, "SETTLE_S", 0.0)):
+            patch = mock.patch.object(where, what, other)
+            patch.start()
+            self.addCleanup(patch.stop)
+        return idle.idle_run()
+
+    def test_a_run_that_waits_is_measured_and_leaves_no_process(self) -> None:
+        with self.of(self.JOIN + "time.sleep(600)") as run:
+            self.assertEqual(len(harness.process_tree(run.pid)), 2)
+            self.assertLess(harness.cpu_seconds_over(run.pid, 0.1), 0.1)
+        self.assertEqual([each for each in harness.process_tree(run.pid) if not each.ended], [])
+
+    def test_a_run_that_burns_a_core_is_seen(self) -> None:
+        with self.of(self.JOIN + "while True: 1") as run:
+            self.assertTrue(any(harness.cpu_seconds_over(run.pid, 0.5) > 0.05 for _ in range(20)))
+
+    def test_a_run_that_does_not_begin_is_a_failure_with_its_reason(self) -> None:
+        with self.assertRaisesRegex(Failure, "no such model"), \
+                self.of("import sys; sys.exit('no such model')"):
+            self.fail("it has not begun")
+
+    def test_arithmetic_is_counted_and_the_remark_says_whether_the_limit_was_kept(self) -> None:
+        self.assertGreater(idle.arithmetic(0.1), 0)
+        found = result("shm")
+        self.assertIn("Nothing was measured", idle.remark([found]))
+        found.readings.append({"cpu_of_60_s": 0.6})
+        self.assertIn("0.60 CPU seconds of 60 in which it waits: within the limit of 1",
+                      idle.remark([found]))
+        found.readings = [{"cpu_of_60_s": 1.2}]
+        self.assertIn("OVER the limit", idle.remark([found]))
+
+
+class Builds(Quiet):
+    PRESETS = {"version": 4, "configurePresets": [
+        {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/release"}]}
+
+    def repository(self, rest: str) -> Path:
+        """One whose program is a file that is there at once; `rest`: the command of all else."""
+        made = self.folder / "repository"
+        made.mkdir()
+        (made / "CMakePresets.json").write_text(json.dumps(self.PRESETS))
+        (made / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(small LANGUAGES NONE)\n"
+            "add_custom_target(resnet_pipeline COMMAND true)\n"
+            f"add_custom_target(rest ALL COMMAND {rest})\n")
+        git = ["git", "-C", str(made), "-c", "user.name=a", "-c", "user.email=a@b"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
+            subprocess.run([*git, *words], check=True)
+        patch = mock.patch.object(harness, "REPO", made)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return made
+
+    def built(self) -> dict[str, float]:
+        """The figures of a build of the last commit."""
+        target, said = self.folder / "target", io.StringIO()
+        target.mkdir()
+        with contextlib.redirect_stdout(said):
+            builds.measure(builds.commit_called("HEAD"), target)
+        return {line["name"]: line["value"] for line in harness.json_lines(said.getvalue())}
+
+    def test_what_training_needs_is_a_part_of_everything(self) -> None:
+        self.repository("sleep 0.3")
+        found = self.built()
+        self.assertEqual(list(found), ["train", "train.cpu", "everything", "everything.cpu"])
+        self.assertGreater(found["everything"], found["train"] + 0.3)
+        self.assertGreaterEqual(found["everything.cpu"], found["train.cpu"])
+
+    def test_a_build_that_fails_says_why(self) -> None:
+        self.repository("cat no_such_file")
+        with self.assertRaisesRegex(Failure, "no_such_file"):
+            self.built()
+
+    def test_a_base_that_is_no_commit_is_refused(self) -> None:
+        with self.assertRaisesRegex(Missing, "there is no commit 'of yesterday'"):
+            builds.commit_called("of yesterday")
+
+    def test_a_disk_without_room_is_refused_before_anything_is_built(self) -> None:
+        usage = mock.Mock(free=builds.ROOM_BYTES - 1)
+        with mock.patch.object(builds.shutil, "disk_usage", return_value=usage), \
+                self.assertRaisesRegex(Missing, "a build may take 8 GiB, and .* TMPDIR"):
+            builds.require_room()
+
+    def test_two_commits_are_set_beside_each_other(self) -> None:
+        def of(name: str, *seconds: float) -> Result:
+            return Result(contender(name, []), [dict(zip(("train", "everything"), seconds))])
+        self.assertEqual(builds.remark([of("a", 5, 9)]), "")
+        self.assertEqual(builds.remark([of("a", 5, 9), of("b", 10, 12)]),
+                         "`train` takes 0.50 of the time that it takes at b. "
+                         "`everything` takes 0.75 of the time that it takes at b.")
 
 
 class Tables(unittest.TestCase):

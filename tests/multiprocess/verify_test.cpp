@@ -157,6 +157,12 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
       bytes_of(folder / "chart.svg"),
       ContainsSubstring("1f1b, 2 stages, 3 micro-batches: ") && ContainsSubstring(" s, bubble "));
 
+  CHECK_THAT(same.out, !ContainsSubstring("a stage at most"));
+  const auto layers = plan({"--stages", "2", "--micro-batches", "3", "--layers"});
+  CHECK(layers.code == 0);
+  for (const std::string line : {"conv1 ", "fc ", "all layers ", "a stage at most ", "idle "})
+    CHECK_THAT(layers.out, ContainsSubstring("\n" + line));
+
   const auto other = plan({"--stages", "3", "--schedule", "zb-v", "--micro-batches", "auto",
                            "--batch-size", "64", "--cores", "3", "--link-gbytes", "1"});
   CHECK(other.code == 0);

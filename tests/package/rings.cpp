@@ -22,6 +22,7 @@
 #include <tuple>
 #include <vector>
 
+#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/declaration.hpp"
 #include "actors/wire/message_registry.hpp"
@@ -208,7 +209,9 @@ int main(int argc, char** argv) {
   known.schedules.add("all-forward", {all_forward});
   known.own_messages = [](auto& types) { types.add(peak_messages{}); };
   known.own_actors.add("peak", [](auto& system) {
-    return caf::actor_cast<caf::strong_actor_ptr>(system.spawn(tell_peak));
+    auto actor = caf::actor_cast<caf::strong_actor_ptr>(system.spawn(tell_peak));
+    actors::declare_cheap(actor);
+    return actor;
   });
   program.info.defaults.model.name = "waves";
   program.info.defaults.data.source = "rings:1000";

@@ -14,14 +14,13 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "engine/kernels/tile.hpp"
+#include "engine/kernels/machine_rates.hpp"
 #include "engine/kernels/weight_gradient.hpp"
 #include "engine/operators/convolution.hpp"
 #include "engine/operators/weight_copies.hpp"
@@ -184,41 +183,6 @@ double seconds(const Work& work) {
   return watch.seconds();
 }
 
-/// What the tile computes from operands in the first-level cache: the machine's rate.
-double peak_gflops(const options& chosen) {
-  const bool pairs = chosen.type == "bf16" && kernels::has(instructions::avx512_bf16);
-  auto kernel = kernels::portable_tiles();
-#if defined(__x86_64__)
-  if (kernels::has(instructions::avx2)) kernel = kernels::avx2_tiles();
-  if (kernels::has(instructions::avx512)) kernel = kernels::avx512_tiles();
-  if (pairs) kernel = kernels::avx512_bf16_tiles();
-#endif
-  constexpr std::int64_t pixels = 64;
-  const std::vector<float> x(static_cast<std::size_t>(pixels * kernel.columns()), 0.0F);
-  const std::vector<float> y(static_cast<std::size_t>(pixels * kernel.rows), 0.0F);
-  std::vector<float> to(static_cast<std::size_t>(kernel.rows * kernel.columns()));
-  const std::vector<kernels::pixel_run> runs(32, {0, 0, pixels});
-  kernels::tile one;
-  one.x = x.data();
-  one.x_pixel = one.x_step = kernel.columns();
-  one.y = y.data();
-  one.y_step = one.rows = kernel.rows;
-  one.runs = runs.data();
-  one.run_count = static_cast<std::int64_t>(runs.size());
-  one.columns = kernel.columns();
-  one.to = to.data();
-  one.to_step = kernel.columns();
-  double best = std::numeric_limits<double>::infinity();
-  constexpr int times = 100;
-  for (int i = 0; i < 40; ++i)
-    best = std::min(best, seconds([&] {
-                      for (int each = 0; each < times; ++each) kernel.compute(one);
-                    }));
-  const double flops = 2.0 * (pairs ? 2 : 1) * static_cast<double>(times * pixels * 32) *
-                       kernel.rows * kernel.columns();
-  return flops / best / 1e9;
-}
-
 /// Adds a layer's seconds with copies of its weight, which are there, and without.
 void measure_copies(const layer& of, const options& chosen, std::map<std::string, double>& total) {
   const layer_pass plain(of, chosen, false), copied(of, chosen, true);
@@ -241,7 +205,8 @@ void measure_copies(const layer& of, const options& chosen, std::map<std::string
 
 void measure(const options& chosen) {
   const figures out(chosen.json);
-  out.add("peak", peak_gflops(chosen), "GFLOP/s");
+  const auto kind = chosen.type == "bf16" ? kernels::arithmetic::bf16 : kernels::arithmetic::f32;
+  out.add("peak", kernels::measure_flops_per_s(kind) / 1e9, "GFLOP/s");
   std::map<std::string, double> total;
   for (const auto& each : chosen.network == "resnet50" ? resnet50 : resnet18) {
     if (!each.name().starts_with(chosen.only)) continue;

@@ -4,10 +4,13 @@
 #include "actors/arrivals/cheap_actors.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -51,6 +54,43 @@ class notebook {
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
+};
+
+/// What this process says on stderr while it lives, which nobody else sees.
+class heard_stderr {
+ public:
+  heard_stderr() : own_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
+    REQUIRE(own_ >= 0);
+    REQUIRE(::dup2(file_, STDERR_FILENO) == STDERR_FILENO);
+  }
+  heard_stderr(const heard_stderr&) = delete;
+  heard_stderr& operator=(const heard_stderr&) = delete;
+  ~heard_stderr() {
+    ::dup2(own_, STDERR_FILENO);
+    ::close(own_);
+    ::close(file_);
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string all(1 << 16, '\0');
+    const auto bytes = ::pread(file_, all.data(), all.size(), 0);
+    all.resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
+    return all;
+  }
+
+  /// Waits until it has said that.
+  [[nodiscard]] bool says(const std::string& what) const {
+    const auto until = std::chrono::steady_clock::now() + longest_wait;
+    while (text().find(what) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+ private:
+  int own_;
+  int file_;
 };
 
 struct shm_node {
@@ -216,16 +256,35 @@ TEST_CASE("A cheap actor gets what one sender says in its order, and one message
 }
 
 TEST_CASE("An actor that is declared cheap and is not goes to the scheduler at the third time") {
+  const heard_stderr heard;
   two_nodes both;
   const auto slow = both.spawn(laggard);
   declare(slow);
   const auto there = both.at_near(slow);
   for (int i = 0; i < 4; ++i) CHECK(both.ask(there, i) == i);
   CHECK_FALSE(cheap(slow));
+  CHECK_THAT(heard.text(),
+             Catch::Matchers::ContainsSubstring("actor " + std::to_string(slow.id()) + " ('") &&
+                 Catch::Matchers::ContainsSubstring("and twice before: the scheduler runs it now"));
   const auto lines = both.notes.lines();
   REQUIRE(lines.size() == 4);
   for (int i = 0; i < 3; ++i) CHECK(lines[i] == link_thread);
   CHECK(lines[3] != link_thread);
+}
+
+TEST_CASE("A node names the actor that holds its link's thread while it does") {
+  const heard_stderr heard;
+  std::promise<void> leave;
+  two_nodes both;
+  const auto holder =
+      both.far.system.spawn([&] { return caf::behavior{[&](int) { leave.get_future().wait(); }}; });
+  both.spawned.push_back(holder);
+  declare(holder);
+  caf::anon_send(both.at_near(holder), 1);
+  const bool was_named = heard.says("far: actor " + std::to_string(holder.id()) +
+                                    " was declared cheap and has held the link's thread for ");
+  leave.set_value();
+  CHECK(was_named);
 }
 
 TEST_CASE("Who holds the link's thread is known to others while it does") {

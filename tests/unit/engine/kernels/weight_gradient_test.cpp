@@ -22,6 +22,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/kernels/machine_rates.hpp"
 #include "engine/kernels/pixel_walk.hpp"
 
 namespace {
@@ -256,4 +257,18 @@ TEST_CASE("Shapes that were not measured to be faster are left to oneDNN") {
   CHECK(outruns_onednn<float>(instructions::avx2, measured));
   CHECK_FALSE(outruns_onednn<float>(instructions::avx2, of_one_pixel));
   CHECK(outruns_onednn<c10::BFloat16>(instructions::avx2, of_one_pixel));
+}
+
+TEST_CASE("The rates of a machine are those of a thread, and bf16 is not much slower than f32") {
+  const auto one = measure_rates(arithmetic::f32, 1);
+  const auto many = measure_rates(arithmetic::f32, 8);
+  for (const auto& each : {one, many}) {
+    CHECK(each.flops_per_s > 1e7);
+    CHECK(each.flops_per_s < 1e13);
+    CHECK(each.memory_bytes_per_s > 1e6);
+    CHECK(each.memory_bytes_per_s < 1e12);
+  }
+  // Means, not sums, which would be eight times as much; the rest is room for other work.
+  CHECK(many.flops_per_s < 4 * one.flops_per_s);
+  CHECK(measure_flops_per_s(arithmetic::bf16) > 0.25 * measure_flops_per_s(arithmetic::f32));
 }

@@ -26,7 +26,8 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
                      .credits = 5,
                      .bytes_per_s = some(),
                      .optimizer_copies = 2,
-                     .sample_bytes = 1e6 * some()};
+                     .sample_bytes = 1e6 * some(),
+                     .rates = {1e9 * some(), 1e9 * some()}};
   for (std::size_t size = 0; size < sizes; ++size) {
     model_profile each{static_cast<std::int64_t>(3 + 7 * size), {}};
     for (std::size_t i = 0; i < layers; ++i) {
@@ -51,7 +52,7 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
   return made;
 }
 
-const std::string small = R"(version = 4
+const std::string small = R"(version = 5
 model = "two"
 batch_size = 8
 cores = 2
@@ -60,6 +61,8 @@ credits = 4
 bytes_per_s = 5e+09
 optimizer_copies = 1
 sample_bytes = 12
+flops_per_s = 1e+11
+memory_bytes_per_s = 2e+10
 samples = [2, 4]
 layers = [
   {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], loss_bytes = [0, 0], parameter_bytes = 40, copied_bytes = 20, update_s = 0.5, macs = 10},
@@ -100,7 +103,19 @@ TEST_CASE("a profile that a person wrote is read, integers as numbers too") {
   CHECK(read.sizes[1].layers[0].weight_s == 2.5);
   CHECK(read.sizes[0].layers[0].kept_bytes == 8);
   CHECK(read.bytes_per_s == 5e9);
+  CHECK(read.rates == kernels::machine_rates{1e11, 2e10});
   CHECK(cost_model::fit(read.sizes));
+}
+
+TEST_CASE("a profile of the form before is read, and has no rates of the machine") {
+  auto text = with("flops_per_s = 1e+11\nmemory_bytes_per_s = 2e+10\n", "");
+  CHECK(why(text) == "p.toml:1: flops_per_s is missing");
+  text.replace(0, std::string("version = 5").size(), "version = 4");
+  auto with_rates = parse_profile(text, "p.toml").value();
+  CHECK(with_rates.rates == kernels::machine_rates());
+  with_rates.rates = {1e11, 2e10};
+  CHECK(with_rates == parse_profile(small, "p.toml").value());
+  CHECK(why(with("version = 5", "version = 4")) == "p.toml:10: flops_per_s: unknown key");
 }
 
 TEST_CASE("a profile that was cut off anywhere is refused with its name and a line") {
@@ -125,7 +140,7 @@ TEST_CASE("a profile with any of its lines gone is refused") {
     INFO(line);
     CHECK(why(std::string(text).erase(begin, end + 1 - begin)) != "");
   }
-  CHECK(lines == 13);
+  CHECK(lines == 15);
 }
 
 TEST_CASE("what is wrong in a profile is said with its line and what was expected") {
@@ -134,30 +149,31 @@ TEST_CASE("what is wrong in a profile is said with its line and what was expecte
         "p.toml:4: cores: expected an integer from 1 to 1048576, got integer 0");
   CHECK(why(with("cores = 2", "cores = 2.5")) ==
         "p.toml:4: cores: expected an integer from 1 to 1048576, got floating-point 2.5");
-  CHECK(why(with("name", "nam")) == "p.toml:12: nam: unknown key");
-  CHECK(why(small + "\nmore = 1") == "p.toml:14: more: unknown key");
-  CHECK(why(with("version = 4", "version = 5\nelse = 3")) ==
-        "p.toml:1: version: expected 4, got integer 5");
+  CHECK(why(with("name", "nam")) == "p.toml:14: nam: unknown key");
+  CHECK(why(small + "\nmore = 1") == "p.toml:16: more: unknown key");
+  CHECK(why(with("version = 5", "version = 6\nelse = 3")) ==
+        "p.toml:1: version: expected an integer from 4 to 5, got integer 6; "
+        "save the profile again");
   CHECK(why(with("\"two\"", "7")) ==
         "p.toml:2: model: expected a text that is not empty, got integer 7");
   CHECK(why(with("[2, 4]", "[4, 2]")) ==
-        "p.toml:10: samples: expected a list of one or two rising numbers of samples, got array");
-  CHECK_THAT(why(with("[2, 4]", "[]")), StartsWith("p.toml:10: samples: expected a list"));
-  CHECK_THAT(why(with("[2, 4]", "[2, 3, 4]")), StartsWith("p.toml:10: samples: expected a list"));
+        "p.toml:12: samples: expected a list of one or two rising numbers of samples, got array");
+  CHECK_THAT(why(with("[2, 4]", "[]")), StartsWith("p.toml:12: samples: expected a list"));
+  CHECK_THAT(why(with("[2, 4]", "[2, 3, 4]")), StartsWith("p.toml:12: samples: expected a list"));
   CHECK(why(with("[1, 2.5]", "[1]")) ==
-        "p.toml:12: weight_s: expected a list of as many numbers as samples has, got array");
+        "p.toml:14: weight_s: expected a list of as many numbers as samples has, got array");
   for (const std::string wrong : {"-1", "nan", "inf", "2e6", "\"1\"", "true"}) {
     INFO(wrong);
     CHECK_THAT(why(with("update_s = 0.5", "update_s = " + wrong)),
-               StartsWith("p.toml:12: update_s: expected a number from 0 to 1e+06, got "));
+               StartsWith("p.toml:14: update_s: expected a number from 0 to 1e+06, got "));
   }
   CHECK(why(with("parameter_bytes = 40", "parameter_bytes = -40")) ==
-        "p.toml:12: parameter_bytes: expected an integer from 0 to 1000000000000000000, got "
+        "p.toml:14: parameter_bytes: expected an integer from 0 to 1000000000000000000, got "
         "integer -40");
   CHECK_THAT(why(small.substr(0, small.find("layers")) + "layers = []"),
-             ContainsSubstring("p.toml:11: layers: a model has at least one layer"));
+             ContainsSubstring("p.toml:13: layers: a model has at least one layer"));
   CHECK_THAT(why(small.substr(0, small.find("layers")) + "layers = [1]"),
-             ContainsSubstring("p.toml:11: layers: expected a layer"));
+             ContainsSubstring("p.toml:13: layers: expected a layer"));
   CHECK_THAT(why(with("credits = 4", "credits = ")), StartsWith("p.toml:6: not valid TOML: "));
 }
 
