@@ -51,8 +51,8 @@ tile_kernel best_tiles([[maybe_unused]] bool pairs) {
 
 /// `memory`: three arrays of `count` numbers, one behind the other.
 double measure_memory_bytes_per_s(float* memory, std::int64_t count) {
-  const double seconds = fastest(
-      memory_tries, [=] { add_scaled(memory, memory + count, memory + 2 * count, count); });
+  const double seconds =
+      fastest(memory_tries, [=] { add_scaled(memory, memory + count, memory + 2 * count, count); });
   return 3.0 * sizeof(float) * static_cast<double>(count) / seconds;
 }
 

@@ -94,10 +94,10 @@ class reader {
     if (!complaints_.empty())
       return fail(errc::bad_data, complaints_.begin()->second + "; save the profile again");
     const bool has_rates = version > version_without_rates;
-    std::vector<std::string_view> keys{"version",     "model",             "batch_size",
-                                       "cores",       "threads_per_stage", "credits",
-                                       "bytes_per_s", "optimizer_copies",  "sample_bytes",
-                                       "samples",     "layers"};
+    std::vector<std::string_view> keys{
+        "version",           "model",   "batch_size",  "cores",
+        "threads_per_stage", "credits", "bytes_per_s", "optimizer_copies",
+        "sample_bytes",      "samples", "layers"};
     if (has_rates) keys.insert(keys.end(), {"flops_per_s", "memory_bytes_per_s"});
     known_keys(root, keys);
     made.model = text(root, "model");
