@@ -1,6 +1,7 @@
 #include "cluster/launch/agents/session_core.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
@@ -122,8 +123,10 @@ session_core::effects session_core::refuse(const std::string& why) {
 }
 
 session_core::effects session_core::has_not_ended(const std::string& process, milliseconds time) {
-  return lose(errc::peer_lost, place_.text() + ": its agent has not ended " + process + " within " +
-                                   seconds_of(time) + "; all processes there are given up");
+  std::ostringstream why;
+  why << place_.text() << ": its agent has not ended " << process << " within "
+      << std::chrono::duration<double>(time).count() << " s; all processes there are given up";
+  return lose(errc::peer_lost, why.str());
 }
 
 session_core::effects session_core::heard_first(const agent_event& first) {

@@ -120,6 +120,8 @@ class session_core {
 
   [[nodiscard]] bool is_ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool is_over() const noexcept { return state_ == state::over; }
+  /// Whether anything has come from the agent after that moment.
+  [[nodiscard]] bool has_spoken_since(time_point when) const noexcept { return last_heard_ > when; }
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
   [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }

@@ -141,14 +141,29 @@ agent_session* agent_launcher::roomiest() const {
   return best;
 }
 
+/// Whether another agent can run what this one ran.
+bool agent_launcher::has_others_than(const agent_session& one) const {
+  return std::ranges::any_of(
+      sessions_, [&](const auto& each) { return each.get() != &one && each->core.is_ready(); });
+}
+
 result<void> agent_launcher::give_up(const std::string& name) {
   std::unique_lock lock(mutex_);
   auto* const at = host_of_process(name);
   if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
+  const auto asked = clock::now();
   if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{name}}});
-  if (!changed_.wait_for(lock, settings_.silence,
-                         [&] { return !at->core.processes().contains(name); }))
-    perform(*at, at->core.has_not_ended(name, settings_.silence));
+  const auto has_ended_within = [&](std::chrono::milliseconds time) {
+    return changed_.wait_until(lock, asked + time,
+                               [&] { return !at->core.processes().contains(name); });
+  };
+  auto patience = std::min(settings_.silence, actors::usual_deadlines.unanswered_end);
+  bool has_ended = has_ended_within(patience);
+  if (!has_ended && (at->core.has_spoken_since(asked) || !has_others_than(*at))) {
+    patience = settings_.silence;
+    has_ended = has_ended_within(patience);
+  }
+  if (!has_ended) perform(*at, at->core.has_not_ended(name, patience));
   std::erase_if(losses_, [&](const auto& each) { return each.node == name; });
   std::erase(at->what.processes, name);
   return {};

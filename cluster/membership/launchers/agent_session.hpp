@@ -86,6 +86,7 @@ class agent_launcher final : public node_launcher {
   [[nodiscard]] agent_session* find(std::string_view agent);
   [[nodiscard]] agent_session* host_of_process(const std::string& name) const;
   [[nodiscard]] agent_session* roomiest() const;
+  [[nodiscard]] bool has_others_than(const agent_session& one) const;
   void start_on(agent_session& at, const std::string& name, const std::string& trainer);
   void note_loss(agent_session& at, const error& why);
   void heard_sealed(agent_session& at, std::string_view line);

@@ -260,9 +260,11 @@ TEST_CASE("A host that is lost with a whole replica is done without") {
 TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  check_over_ssh(hosts, node_tables(hosts), four_stages, [&] {
+  const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages, [&] {
     CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
   });
+  CHECK_THAT(outcome.err, ContainsSubstring("node beta (10.77.0.3): its agent has not ended stage-") &&
+                              ContainsSubstring(" within 1.5 s; all processes there are given up"));
   // Beta's sshd waits for a connection that TCP has not given up.
   CHECK(programs_left(hosts, 20s) == "");
 }

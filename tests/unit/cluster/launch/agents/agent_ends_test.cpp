@@ -60,8 +60,14 @@ TEST_CASE("a session gives up an agent that does not end what it is to end") {
   auto session = ready_session();
   CHECK(session.start(start_of("stage-1")).size() == 1);
   CHECK(session.processes().contains("stage-1"));
-  CHECK_THAT(reason(session.has_not_ended("stage-1", 3s)),
-             ContainsSubstring("node beta (10.0.0.2): its agent has not ended stage-1 within 3 s"));
+  CHECK_FALSE(session.has_spoken_since(begin_of_time));
+  CHECK(
+      session.heard(output_stream::out, encode(agent_event(events::alive{})), begin_of_time + 1s)
+          .empty());
+  CHECK(session.has_spoken_since(begin_of_time));
+  CHECK_THAT(
+      reason(session.has_not_ended("stage-1", 1500ms)),
+      ContainsSubstring("node beta (10.0.0.2): its agent has not ended stage-1 within 1.5 s"));
   CHECK(session.is_over());
   CHECK(session.processes().empty());
   CHECK(session.has_not_ended("stage-1", 3s).empty());
