@@ -121,7 +121,7 @@ TEST_CASE("A seed draws the same faults over hosts, and with those of one machin
   for (const auto& row : chaos::disk_fault_rows()) rows.push_back(row);
   for (const auto& row : rows)
     for (const auto at : row.moments) possible.emplace(row.whom, row.how, at);
-  CHECK(drawn == possible);
+  CHECK((drawn == possible));
 
   const chaos::run_shape full{.places = 4,
                               .has_understudies = true,
