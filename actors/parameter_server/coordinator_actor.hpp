@@ -19,7 +19,6 @@ struct coordinator_parts {
 };
 
 /// Spawns the coordinator of these shards and connects them to it; workers that join wait for that.
-/// It is declared cheap: what other processes tell it is handled where it arrives.
 /// A worker whose presence ends leaves. When a shard is gone, so is the parameter server: whoever
 /// joins hears peer_lost, and members have requests and a monitor of their own at every shard.
 [[nodiscard]] coordinator_actor spawn_coordinator(caf::actor_system& system,

@@ -27,7 +27,6 @@
 #include <thread>
 #include <vector>
 
-#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
@@ -389,15 +388,6 @@ TEST_CASE("pushes that cannot be right are refused with typed errors, and harm n
         .get();
   };
   CHECK(by_hand({{{77}, 1}, {0}}, {}).error().code == errc::not_admitted);
-}
-
-TEST_CASE("what other processes tell a coordinator is handled where it arrives, unlike a push") {
-  const server here({{"a", at::zeros({3})}}, {.shards = 1});
-  const auto answers_at_once = [](const auto& actor) {
-    return is_cheap(*caf::actor_cast<caf::strong_actor_ptr>(actor)->get());
-  };
-  CHECK(answers_at_once(here.coordinator()));
-  CHECK_FALSE(answers_at_once(here.shard(0)));
 }
 
 TEST_CASE("a push that comes twice is answered twice and applied once") {
