@@ -218,9 +218,7 @@ std::vector<std::string> node_group::hosts_of_places() const {
 result<void> node_group::put_another(std::size_t place) {
   const auto old = names_.at(place);
   const auto host = launcher_->host_of(old);
-  const auto understudy = understudies_.take(host);
-  const auto by =
-      understudy ? *understudy : first_names_.at(place) + "." + std::to_string(++starts_.at(place));
+  auto by = first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1);
   const auto end = end_of({old});
   {
     const std::scoped_lock lock(mutex_);
@@ -229,9 +227,17 @@ result<void> node_group::put_another(std::size_t place) {
     hung_.reset();
   }
   if (auto ended = launcher_->give_up(old); !ended) return ended;
-  if (!understudy)
+  // Only now: where its host is given up with it, the understudies there are lost, too.
+  const auto understudy = understudies_.take(host);
+  if (understudy) {
+    by = *understudy;
+    const std::scoped_lock lock(mutex_);
+    names_[place] = by;
+  } else {
+    ++starts_.at(place);
     if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
       return not_started(by, end ? end->text : old + " is lost", begun.error());
+  }
   const auto there = launcher_->host_of(by);
   if (there != host)
     log::warning(by + " takes the place of " + old + " on node " + there);

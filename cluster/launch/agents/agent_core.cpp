@@ -43,7 +43,8 @@ agent_core::effects agent_core::obey(const agent_order& order) {
     if (running_.contains(wanted->name)) return refused(wanted->name, "it runs already");
     return {launch{*wanted}};
   } else if (const auto* doomed = std::get_if<orders::kill>(&order)) {
-    if (running_.contains(doomed->name)) return {kill{doomed->name}};
+    // An answer at once: the process may take its time to end.
+    if (running_.contains(doomed->name)) return {tell{events::alive{}}, kill{doomed->name}};
   } else if (std::holds_alternative<orders::suspend>(order)) {
     suspended_ = true;
     return {suspend_all{}};

@@ -17,6 +17,8 @@ constexpr std::size_t most_quoted = 120;
 constexpr auto until_told = actors::usual_deadlines.tell_of_end;
 constexpr auto most_quiet_at_end = actors::usual_deadlines.quiet_agent;
 constexpr auto usual_start = actors::usual_deadlines.tell_of_start;
+// Between ticks, of which there are ten in a second: we stood still where it was longer.
+constexpr auto most_between_ticks = actors::usual_deadlines.unanswered_end / 5;
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;
@@ -54,7 +56,8 @@ session_core::session_core(agent_place place, milliseconds silence, milliseconds
       patience_(patience),
       last_heard_(now),
       last_told_(now),
-      last_tick_(now) {}
+      last_tick_(now),
+      stood_still_(now) {}
 
 session_core::effects session_core::lose(errc code, std::string why) {
   if (state_ == state::over) return {};
@@ -173,7 +176,9 @@ std::string session_core::carrier() const {
 session_core::effects session_core::tick(time_point now) {
   if (state_ == state::over) return {};
   // Where we ourselves stood still, what the agent said meanwhile is yet to be read.
-  if (now - std::exchange(last_tick_, now) > silence_ / 2) last_heard_ = now;
+  const auto since_tick = now - std::exchange(last_tick_, now);
+  if (since_tick > most_between_ticks) stood_still_ = now;
+  if (since_tick > silence_ / 2) last_heard_ = now;
   const auto quiet = std::chrono::duration_cast<milliseconds>(now - last_heard_);
   if (state_ != state::ready) return tick_before(quiet);
   if (quiet > silence_)

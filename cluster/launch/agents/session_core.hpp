@@ -122,6 +122,10 @@ class session_core {
   [[nodiscard]] bool is_over() const noexcept { return state_ == state::over; }
   /// Whether anything has come from the agent after that moment.
   [[nodiscard]] bool has_spoken_since(time_point when) const noexcept { return last_heard_ > when; }
+  /// Whether nothing has come, and what came would have been read: `tick` was called often enough.
+  [[nodiscard]] bool has_been_silent_since(time_point when) const noexcept {
+    return !has_spoken_since(when) && stood_still_ <= when;
+  }
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
   [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }
@@ -148,6 +152,7 @@ class session_core {
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;
+  time_point stood_still_;  // until then, the last time that we did
   std::optional<time_point> ends_expected_;  // since when
   bool told_quiet_end_ = false;
   bool told_late_ = false;

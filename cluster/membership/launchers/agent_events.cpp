@@ -138,7 +138,9 @@ void agent_launcher::note_end(agent_session& at, const child_exit& how) {
 /// Of an agent, and so of its processes.
 void agent_launcher::note_loss(agent_session& at, const error& why) {
   for (const auto& process : at.what.processes) show_word(at, process, at.words.take(process));
-  if (is_joining_) log::warning(why.text);
+  // Nobody asks why a process has ended that is being replaced, and perhaps it was alone there.
+  const bool is_told = is_joining_ || giving_up_ == &at;
+  if (is_told) log::warning(why.text);
   if (expected_) return;
   if (at.cores == 0 && losses_.empty())
     losses_.push_back({{}, why});  // it has not begun
@@ -146,7 +148,7 @@ void agent_launcher::note_loss(agent_session& at, const error& why) {
     log::warning(why.text);  // all have been replaced
   for (const auto& process : at.what.processes)
     if (std::ranges::find(losses_, process, &node_end::node) == losses_.end())
-      losses_.push_back({process, why});
+      losses_.push_back({process, why, is_told});
 }
 
 void agent_launcher::flush(agent_session& to) const {

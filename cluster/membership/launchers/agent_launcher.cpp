@@ -141,10 +141,12 @@ agent_session* agent_launcher::roomiest() const {
   return best;
 }
 
-/// Whether another agent can run what this one ran.
-bool agent_launcher::has_others_than(const agent_session& one) const {
-  return std::ranges::any_of(
-      sessions_, [&](const auto& each) { return each.get() != &one && each->core.is_ready(); });
+/// Whether another agent can run what this one ran. Where none has spoken since then either, it may
+/// be our own network that is cut.
+bool agent_launcher::has_others_than(const agent_session& one, clock::time_point since) const {
+  return std::ranges::any_of(sessions_, [&](const auto& each) {
+    return each.get() != &one && each->core.is_ready() && each->core.has_spoken_since(since);
+  });
 }
 
 result<void> agent_launcher::give_up(const std::string& name) {
@@ -152,6 +154,7 @@ result<void> agent_launcher::give_up(const std::string& name) {
   auto* const at = host_of_process(name);
   if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
   const auto asked = clock::now();
+  giving_up_ = at;
   if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{name}}});
   const auto has_ended_within = [&](std::chrono::milliseconds time) {
     return changed_.wait_until(lock, asked + time,
@@ -159,11 +162,13 @@ result<void> agent_launcher::give_up(const std::string& name) {
   };
   auto patience = std::min(settings_.silence, actors::usual_deadlines.unanswered_end);
   bool has_ended = has_ended_within(patience);
-  if (!has_ended && (at->core.has_spoken_since(asked) || !has_others_than(*at))) {
+  if (!has_ended) perform(*at, at->core.tick(clock::now()));  // we may have stood still until now
+  if (!has_ended && !(at->core.has_been_silent_since(asked) && has_others_than(*at, asked))) {
     patience = settings_.silence;
     has_ended = has_ended_within(patience);
   }
   if (!has_ended) perform(*at, at->core.has_not_ended(name, patience));
+  giving_up_ = nullptr;
   std::erase_if(losses_, [&](const auto& each) { return each.node == name; });
   std::erase(at->what.processes, name);
   return {};

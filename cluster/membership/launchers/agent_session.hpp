@@ -86,7 +86,7 @@ class agent_launcher final : public node_launcher {
   [[nodiscard]] agent_session* find(std::string_view agent);
   [[nodiscard]] agent_session* host_of_process(const std::string& name) const;
   [[nodiscard]] agent_session* roomiest() const;
-  [[nodiscard]] bool has_others_than(const agent_session& one) const;
+  [[nodiscard]] bool has_others_than(const agent_session& one, clock::time_point since) const;
   void start_on(agent_session& at, const std::string& name, const std::string& trainer);
   void note_loss(agent_session& at, const error& why);
   void heard_sealed(agent_session& at, std::string_view line);
@@ -108,6 +108,7 @@ class agent_launcher final : public node_launcher {
   std::vector<node_end> losses_;  // of what was not replaced, in their order
   bool expected_ = false;         // told to end: what comes now is no failure
   bool is_joining_ = false;       // in order: what comes now is no failure, but is told
+  const agent_session* giving_up_ = nullptr;  // is waited for to end a process
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;
 };

@@ -273,6 +273,9 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   REQUIRE(std::regex_search(outcome.err, found,
                             std::regex("go on, ([0-9.]+) s after the loss was known")));
   CHECK(std::stod(found[1]) < 10);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("node beta (10.77.0.3): its agent has not ended stage-") &&
+                 ContainsSubstring(" within 1.5 s; all processes there are given up"));
   // Beta's sshd waits for a connection that TCP has not given up.
   CHECK(programs_left(hosts, 20s) == "");
 }

@@ -159,6 +159,33 @@ TEST_CASE("a node that cannot be started counts as lost, and another one is trie
   CHECK((*group)->names().front() == "stage-0.3");
 }
 
+TEST_CASE("an understudy that is lost as the host of a lost node is given up is not taken for it") {
+  const auto nodes = std::make_shared<watched_threads>();
+  std::mutex mutex;
+  std::map<std::string, caf::actor_addr> hosts;
+  nodes->spawn = [&](auto& system, const auto& here, auto on_shut_down) {
+    const auto spawned = stage_host({})(system, here, std::move(on_shut_down));
+    const std::scoped_lock lock(mutex);
+    hosts[here.node.name()] = spawned->address();
+    return spawned;
+  };
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    return nodes->start(name, trainer);
+  };
+  nodes->on_give_up = [&](const std::string& name) {
+    if (name != "stage-0") return;
+    const std::scoped_lock lock(mutex);
+    caf::anon_send_exit(hosts.at("understudy-1"), caf::exit_reason::kill);
+    nodes->told_ends.push_back({"understudy-1", {errc::peer_lost, "its host is given up"}});
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(20), 1);
+  REQUIRE(group);
+  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
+  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  REQUIRE((*group)->replace({0}));
+  CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
+}
+
 TEST_CASE("a run that is stopped waits no longer for a node in the place of a lost one") {
   const auto nodes = std::make_shared<watched_threads>();
   nodes->start_another = [](const auto&, const auto&) { return result<void>(); };

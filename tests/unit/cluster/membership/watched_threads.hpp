@@ -27,7 +27,10 @@ class watched_threads final : public cluster::node_launcher {
   std::vector<error> refusals;  // of those; no thread changes it once all have joined
   cluster::host_spawner spawn = cluster::stage_host({});
   std::function<void(const error&)> on_failure = [](const error&) {};
-  /// Of one in the place of a lost one.
+  /// Of a node that is given up, and which of those that it ends are said to have ended.
+  std::function<void(const std::string& name)> on_give_up = [](const std::string&) {};
+  std::vector<cluster::node_end> told_ends;
+  /// Of one in the place of a lost one, or an understudy.
   std::function<result<void>(const std::string& name, const std::string& trainer)> start_another =
       [](const std::string&, const std::string&) -> result<void> {
     return fail(errc::bad_config, "no test does that");
@@ -57,8 +60,11 @@ class watched_threads final : public cluster::node_launcher {
   result<void> invite(int, const std::string& trainer) override {
     return start(cluster::node_group::outliving, trainer);
   }
-  result<void> give_up(const std::string&) override { return {}; }
-  std::vector<cluster::node_end> ends() const override { return {}; }
+  result<void> give_up(const std::string& name) override {
+    on_give_up(name);
+    return {};
+  }
+  std::vector<cluster::node_end> ends() const override { return told_ends; }
   std::string required_build() const override { return build; }
   void expect_ends() override { expected_ = true; }
   void join(bool) override {

@@ -73,6 +73,25 @@ TEST_CASE("a session gives up an agent that does not end what it is to end") {
   CHECK(session.has_not_ended("stage-1", 3s).empty());
 }
 
+TEST_CASE("an agent counts as silent only where its launcher has not stood still meanwhile") {
+  auto session = patient_session();
+  const auto asked = begin_of_time + 1s;
+  auto now = begin_of_time;
+  CHECK(told_in_silence(session, now, 2500ms).empty());
+  CHECK(session.has_been_silent_since(asked));
+  CHECK(session.tick(now += 200ms).empty());  // a tick may be late
+  CHECK(session.has_been_silent_since(asked));
+  auto paused = patient_session();
+  now = begin_of_time;
+  CHECK(told_in_silence(paused, now, 1s).empty());
+  CHECK(reason(paused.tick(now += 1500ms)) == "not lost");
+  CHECK_FALSE(paused.has_been_silent_since(asked));
+  CHECK(paused.has_been_silent_since(now));
+  CHECK(paused.heard(output_stream::out, encode(agent_event(events::alive{})), now += 100ms)
+            .empty());
+  CHECK_FALSE(paused.has_been_silent_since(asked + 1500ms));
+}
+
 TEST_CASE("an agent that a signal ends says so before its processes end") {
   auto agent = begun_agent();
   run(agent, "stage-0");

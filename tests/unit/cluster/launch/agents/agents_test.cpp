@@ -74,14 +74,14 @@ TEST_CASE("an agent tells what its processes write and how they end") {
         agent_core::effects{agent_core::tell{events::ended{"stage-0", 5, 0, 9}}});
 }
 
-TEST_CASE("an agent refuses a second process of one name and kills one by name") {
+TEST_CASE("an agent refuses a second process of one name, and says at once that it kills one") {
   auto agent = begun_agent();
   run(agent, "stage-0");
   const auto again = agent.heard(encode(agent_order(start_of("stage-0"))), begin_of_time);
   CHECK(again ==
         agent_core::effects{agent_core::tell{events::refused{"stage-0", "it runs already"}}});
   CHECK(agent.heard(encode(agent_order(orders::kill{"stage-0"})), begin_of_time) ==
-        agent_core::effects{agent_core::kill{"stage-0"}});
+        agent_core::effects{agent_core::tell{events::alive{}}, agent_core::kill{"stage-0"}});
   CHECK(agent.heard(encode(agent_order(orders::kill{"stage-1"})), begin_of_time).empty());
 }
 
