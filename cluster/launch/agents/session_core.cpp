@@ -18,7 +18,7 @@ constexpr auto until_told = actors::usual_deadlines.tell_of_end;
 constexpr auto most_quiet_at_end = actors::usual_deadlines.quiet_agent;
 constexpr auto usual_start = actors::usual_deadlines.tell_of_start;
 // Between ticks, of which there are ten in a second: we stood still where it was longer.
-constexpr auto most_between_ticks = actors::usual_deadlines.unanswered_end / 5;
+constexpr auto most_between_ticks = actors::usual_deadlines.unanswered_end / 3;
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;

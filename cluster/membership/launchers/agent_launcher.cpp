@@ -163,7 +163,8 @@ result<void> agent_launcher::give_up(const std::string& name) {
   auto patience = std::min(settings_.silence, actors::usual_deadlines.unanswered_end);
   bool has_ended = has_ended_within(patience);
   if (!has_ended) perform(*at, at->core.tick(clock::now()));  // we may have stood still until now
-  if (!has_ended && !(at->core.has_been_silent_since(asked) && has_others_than(*at, asked))) {
+  const auto lately = asked - interval_of_words(settings_.silence);
+  if (!has_ended && !(at->core.has_been_silent_since(asked) && has_others_than(*at, lately))) {
     patience = settings_.silence;
     has_ended = has_ended_within(patience);
   }

@@ -27,9 +27,8 @@ class watched_threads final : public cluster::node_launcher {
   std::vector<error> refusals;  // of those; no thread changes it once all have joined
   cluster::host_spawner spawn = cluster::stage_host({});
   std::function<void(const error&)> on_failure = [](const error&) {};
-  /// Of a node that is given up, and which of those that it ends are said to have ended.
   std::function<void(const std::string& name)> on_give_up = [](const std::string&) {};
-  std::vector<cluster::node_end> told_ends;
+  std::vector<cluster::node_end> told_ends;  // what `ends` says
   /// Of one in the place of a lost one, or an understudy.
   std::function<result<void>(const std::string& name, const std::string& trainer)> start_another =
       [](const std::string&, const std::string&) -> result<void> {
