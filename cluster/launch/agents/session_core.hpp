@@ -152,7 +152,7 @@ class session_core {
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;
-  time_point stood_still_;  // until then, the last time that we did
+  time_point stood_still_;                   // until then, the last time that we did
   std::optional<time_point> ends_expected_;  // since when
   bool told_quiet_end_ = false;
   bool told_late_ = false;

@@ -105,9 +105,9 @@ class agent_launcher final : public node_launcher {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<agent_session>> sessions_;
   node_logs logs_;
-  std::vector<node_end> losses_;  // of what was not replaced, in their order
-  bool expected_ = false;         // told to end: what comes now is no failure
-  bool is_joining_ = false;       // in order: what comes now is no failure, but is told
+  std::vector<node_end> losses_;              // of what was not replaced, in their order
+  bool expected_ = false;                     // told to end: what comes now is no failure
+  bool is_joining_ = false;                   // in order: what comes now is no failure, but is told
   const agent_session* giving_up_ = nullptr;  // is waited for to end a process
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;

@@ -61,9 +61,8 @@ TEST_CASE("a session gives up an agent that does not end what it is to end") {
   CHECK(session.start(start_of("stage-1")).size() == 1);
   CHECK(session.processes().contains("stage-1"));
   CHECK_FALSE(session.has_spoken_since(begin_of_time));
-  CHECK(
-      session.heard(output_stream::out, encode(agent_event(events::alive{})), begin_of_time + 1s)
-          .empty());
+  CHECK(session.heard(output_stream::out, encode(agent_event(events::alive{})), begin_of_time + 1s)
+            .empty());
   CHECK(session.has_spoken_since(begin_of_time));
   CHECK_THAT(
       reason(session.has_not_ended("stage-1", 1500ms)),
@@ -87,8 +86,8 @@ TEST_CASE("an agent counts as silent only where its launcher has not stood still
   CHECK(reason(paused.tick(now += 1500ms)) == "not lost");
   CHECK_FALSE(paused.has_been_silent_since(asked));
   CHECK(paused.has_been_silent_since(now));
-  CHECK(paused.heard(output_stream::out, encode(agent_event(events::alive{})), now += 100ms)
-            .empty());
+  CHECK(
+      paused.heard(output_stream::out, encode(agent_event(events::alive{})), now += 100ms).empty());
   CHECK_FALSE(paused.has_been_silent_since(asked + 1500ms));
 }
 
