@@ -144,12 +144,7 @@ class process_launcher final : public node_launcher {
   void expect_ends() override { ends_->expect(); }
 
   void join(bool in_order) override {
-    if (in_order) {
-      if (group_.wait(actors::usual_deadlines.tell_of_end)) return;
-      for (const auto& name : ends_->missing(started_)) log::warning(words_on_late_end(name));
-      if (group_.wait(actors::usual_deadlines.end - actors::usual_deadlines.tell_of_end)) return;
-    }
-    if (!group_.wait(std::chrono::milliseconds{0}))
+    if (!(in_order ? wait_for_ends() : group_.wait(std::chrono::milliseconds{0})))
       group_.terminate_all(actors::usual_deadlines.terminate);
     messages::door::sweep_left_sockets();  // a process that is killed leaves its own
   }
@@ -160,6 +155,13 @@ class process_launcher final : public node_launcher {
   void resume() override { group_.resume(); }
 
  private:
+  /// False: not all have ended in time.
+  [[nodiscard]] bool wait_for_ends() const {
+    if (group_.wait(actors::usual_deadlines.tell_of_end)) return true;
+    for (const auto& name : ends_->missing(started_)) log::warning(words_on_late_end(name));
+    return group_.wait(actors::usual_deadlines.end - actors::usual_deadlines.tell_of_end);
+  }
+
   process_link link_;
   bool verbose_;
   std::set<std::string> started_;  // and not given up
