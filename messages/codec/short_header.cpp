@@ -137,9 +137,9 @@ bool is_short(std::span<const std::byte> header) noexcept {
 }
 
 result<frame> decode_short(std::span<const std::byte> header, const limits& bounds) {
-  if (header.size() > bounds.header_bytes || header.size() < sizeof(short_prefix))
-    return refuse_short(fmt::format("a short header of {} bytes, limit header_bytes is {}",
-                                    header.size(), bounds.header_bytes));
+  if (header.size() < sizeof(short_prefix))
+    return refuse_short(
+        fmt::format("a short header of {} bytes ends within its prefix", header.size()));
   const auto prefix = number_at<short_prefix>(header.data());
   if (auto checked = check_prefix(prefix, bounds); !checked)
     return tl::unexpected(std::move(checked.error()));

@@ -28,8 +28,9 @@ namespace troupe::messages {
 /// Whether a header says that it is a short one.
 [[nodiscard]] bool is_short(std::span<const std::byte> header) noexcept;
 
-/// Decodes a short header from anybody, at any address. Each limit is checked before memory is
-/// allocated for what it bounds. Errors: bad_frame, version_mismatch.
+/// Decodes a short header from anybody, at any address, whose size `decode` has checked. Each other
+/// limit is checked before memory is allocated for what it bounds. Errors: bad_frame,
+/// version_mismatch.
 [[nodiscard]] result<frame> decode_short(std::span<const std::byte> header, const limits& bounds);
 
 }  // namespace troupe::messages
