@@ -73,12 +73,10 @@ void node::forward(const route& to, caf::abstract_actor& target, caf::mailbox_el
   const auto& mid = what->mid;
   frame out{.target = target.id()};
   if (const auto done = put(*what, out); !done) {
-    const bool waits = mid.is_request() && what->sender;
-    if (waits)
-      enqueue(what->sender, nullptr, mid.response_id(), caf::make_message(to_caf(done.error())));
-    else if (!mid.is_response())
-      tell_sender(what->sender, done.error());
-    if (!mid.is_response()) return;
+    if (mid.is_request() && what->sender)
+      return enqueue(what->sender, nullptr, mid.response_id(),
+                     caf::make_message(to_caf(done.error())));
+    if (!mid.is_response()) return tell_sender(what->sender, done.error());
     out.body.clear();
     out.tensors.clear();
     put_error(out, done.error());
@@ -243,7 +241,7 @@ void node::refused(peer_id peer, const frame& what, const error& why) {
     const std::scoped_lock lock(mutex_);
     name = core_->name_of(peer).value_or("");
   }
-  const error told{why.code, describe(what, name) + ": " + why.text};
+  const error told = error_about(describe(what, name), why);
   const auto sender = system_.registry().get<caf::strong_actor_ptr>(what.sender);
   switch (what.kind) {
     case frame_kind::request:  // a requester adds itself what it asked

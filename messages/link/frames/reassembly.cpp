@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "messages/codec/short_header.hpp"
+#include "messages/link/frames/bundle.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -27,9 +28,8 @@ result<frame> decode_unaligned(std::span<const std::byte> header, const limits& 
   if (is_short(header) ||
       reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) == 0)
     return decode(header, bounds);
-  constexpr std::size_t most_on_stack = 1024;  // frames of bundles are no larger
-  if (header.size() <= most_on_stack) {
-    alignas(std::uint64_t) std::array<std::byte, most_on_stack> copy;
+  if (header.size() <= bundle::most_of_frame) {  // on the stack
+    alignas(std::uint64_t) std::array<std::byte, bundle::most_of_frame> copy;
     std::memcpy(copy.data(), header.data(), header.size());
     return decode(std::span(copy).first(header.size()), bounds);
   }

@@ -65,7 +65,7 @@ void loopback_engine::send(peer_id to, frame message, link::completion done) {
     what.from = found->second.id_there;
     what.ticket = next_ticket_++;
     sends_[what.ticket] = {to, bytes, std::move(done)};
-    counters_.bytes_in_flight += bytes;
+    counters_.add_in_flight(bytes);
   }
   what.header = std::move(*header);
   what.tensors = std::move(message.tensors);
@@ -106,7 +106,7 @@ void loopback_engine::delivered(std::uint64_t ticket, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   auto found = sends_.extract(ticket);
   if (found.empty()) return;
-  counters_.bytes_in_flight -= found.mapped().bytes;
+  counters_.take_in_flight(found.mapped().bytes);
   counters_.bytes_sent += bytes;
   ++counters_.frames_sent;
   put(urgent_, completed{std::move(found.mapped().done), {}});
@@ -118,7 +118,7 @@ std::optional<loopback_engine::peer> loopback_engine::remove(peer_id which, cons
   for (auto next = sends_.begin(); next != sends_.end();) {
     const auto current = next++;
     if (current->second.to != which) continue;
-    counters_.bytes_in_flight -= current->second.bytes;
+    counters_.take_in_flight(current->second.bytes);
     put(urgent_, completed{std::move(current->second.done), tl::unexpected(why)});
     sends_.erase(current);
   }

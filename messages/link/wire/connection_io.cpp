@@ -165,14 +165,14 @@ void connection::pump() {
 void connection::post_gathered() {
   if (gathered_.size() == 0) return;
   sending& what = new_send();
-  const bool is_single = gathered_.size() == 1;
-  if (!is_single) {
-    what.header.bundle = gathered_.prefix();
-    what.bytes = gathered_.data(std::move(what.bytes));
-    what.data = what.bytes;
+  if (gathered_.size() == 1) {
+    what.pieces = gathered_.take(std::move(what.pieces));
+    return post_single(what);
   }
+  what.header.bundle = gathered_.prefix();
+  what.bytes = gathered_.data(std::move(what.bytes));
+  what.data = what.bytes;
   what.pieces = gathered_.take(std::move(what.pieces));
-  if (is_single) return post_single(what);
   sign_and_post(what, wire::bundle_id, what.header.bundle, what.data);
 }
 
