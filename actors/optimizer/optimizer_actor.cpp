@@ -65,8 +65,13 @@ auto without_throwing(const Body& body) -> decltype(body()) try {
   return fail(errc::handler_failed, engine::reason_of(problem));
 }
 
+/// "stage-0: optimizer 'adam'"
+std::string title_of(const optimizer_state& state) {
+  return state.name + ": optimizer '" + state.optimizer.name + "'";
+}
+
 caf::error refusal(const optimizer_state& state, const error& why) {
-  return to_caf({why.code, state.name + ": optimizer '" + state.optimizer.name + "': " + why.text});
+  return to_caf(error_about(title_of(state), why));
 }
 
 /// Whatever an optimizer did to count up a parameter's version: who keeps copies of it goes by
@@ -230,9 +235,9 @@ optimizer_actor::behavior_type optimizer_behavior(
                                  : std::make_shared<engine::device_streams>(at::kCPU);
   state.memory = std::move(given->memory);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
-  const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
-  end_when_thrown(*self, name);
-  const guarding guarded(self, name);
+  const auto title = title_of(state);
+  end_when_thrown(*self, title);
+  const guarding guarded(self, title);
   return {
       guarded(on_apply),
       guarded(on_replace),

@@ -34,8 +34,7 @@ using keeper_pointer = keeper_actor::stateful_pointer<keeper_state>;
 constexpr auto keeper_name = "the keeper of versions";
 
 caf::error keeper_refusal(std::uint32_t stage, const error& why) {
-  return to_caf({why.code, std::string(keeper_name) + ": of stage " + std::to_string(stage) + ": " +
-                               why.text});
+  return to_caf(error_about(std::string(keeper_name) + ": of stage " + std::to_string(stage), why));
 }
 
 caf::result<acknowledged> on_store(keeper_pointer self, const store_version& what) {

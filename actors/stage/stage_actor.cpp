@@ -1,7 +1,6 @@
 #include "actors/stage/stage_actor.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <utility>
 #include <variant>
