@@ -35,15 +35,6 @@ double fastest(int tries, const Work& work) {
   return best;
 }
 
-tile_kernel best_tiles([[maybe_unused]] bool pairs) {
-#if defined(__x86_64__)
-  if (pairs) return avx512_bf16_tiles();
-  if (has(instructions::avx512)) return avx512_tiles();
-  if (has(instructions::avx2)) return avx2_tiles();
-#endif
-  return portable_tiles();
-}
-
 [[gnu::noinline]] void add_scaled(float* to, const float* one, const float* other,
                                   std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = one[i] + 0.5F * other[i];
@@ -59,8 +50,9 @@ double measure_memory_bytes_per_s(float* memory, std::int64_t count) {
 }  // namespace
 
 double measure_flops_per_s(arithmetic kind) {
-  const bool pairs = kind == arithmetic::bf16 && has(instructions::avx512_bf16);
-  const auto kernel = best_tiles(pairs);
+  const auto best = best_instructions();
+  const bool pairs = kind == arithmetic::bf16 && best == instructions::avx512_bf16;
+  const auto kernel = tiles_of(best, pairs);
   constexpr std::int64_t pixels = 64;
   constexpr int times = 100;
   const std::vector<float> x(static_cast<std::size_t>(pixels * kernel.columns()), 0.0F);

@@ -21,15 +21,6 @@ simd level_of(instructions which) {
   return which == instructions::avx2 ? simd::avx2 : simd::avx512;
 }
 
-tile_kernel tiles_of([[maybe_unused]] instructions which, [[maybe_unused]] bool pairs) {
-#if defined(__x86_64__)
-  if (pairs) return avx512_bf16_tiles();
-  if (which == instructions::avx2) return avx2_tiles();
-  if (which != instructions::portable) return avx512_tiles();
-#endif
-  return portable_tiles();
-}
-
 /// Uninitialised memory of the pool that tensors come from.
 template <class T>
 class scratch {
@@ -189,6 +180,15 @@ instructions best_instructions() noexcept {
   for (const auto each : {instructions::avx512_bf16, instructions::avx512, instructions::avx2})
     if (has(each)) return each;
   return instructions::portable;
+}
+
+tile_kernel tiles_of([[maybe_unused]] instructions which, [[maybe_unused]] bool pairs) {
+#if defined(__x86_64__)
+  if (pairs) return avx512_bf16_tiles();
+  if (which == instructions::avx2) return avx2_tiles();
+  if (which != instructions::portable) return avx512_tiles();
+#endif
+  return portable_tiles();
 }
 
 template <class T>

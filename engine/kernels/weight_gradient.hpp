@@ -41,6 +41,11 @@ enum class instructions : std::uint8_t {
 /// The best this CPU has.
 [[nodiscard]] instructions best_instructions() noexcept;
 
+struct tile_kernel;
+
+/// The tiles of a kernel for them. `pairs`: products of pairs in bf16, which `avx512_bf16` has.
+[[nodiscard]] tile_kernel tiles_of(instructions which, bool pairs);
+
 /// Writes the gradient of a convolution's weight, [out, kernel_height, kernel_width, in] f32, to
 /// `to`; with `sum` what that has is added to each number, and it may be `to`: the bits of
 /// computing the gradient first. T is float or c10::BFloat16. `input` is [images, height, width,

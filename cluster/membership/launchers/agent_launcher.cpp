@@ -160,15 +160,14 @@ result<void> agent_launcher::give_up(const std::string& name) {
     return changed_.wait_until(lock, asked + time,
                                [&] { return !at->core.processes().contains(name); });
   };
-  auto patience = std::min(settings_.silence, actors::usual_deadlines.unanswered_end);
-  bool has_ended = has_ended_within(patience);
-  if (!has_ended) perform(*at, at->core.tick(clock::now()));  // we may have stood still until now
-  const auto lately = asked - interval_of_words(settings_.silence);
-  if (!has_ended && !(at->core.has_been_silent_since(asked) && has_others_than(*at, lately))) {
-    patience = settings_.silence;
-    has_ended = has_ended_within(patience);
+  const auto early = std::min(settings_.silence, actors::usual_deadlines.unanswered_end);
+  if (!has_ended_within(early)) {
+    perform(*at, at->core.tick(clock::now()));  // we may have stood still until now
+    const auto lately = asked - interval_of_words(settings_.silence);
+    const bool is_early = at->core.has_been_silent_since(asked) && has_others_than(*at, lately);
+    const auto patience = is_early ? early : settings_.silence;
+    if (!has_ended_within(patience)) perform(*at, at->core.has_not_ended(name, patience));
   }
-  if (!has_ended) perform(*at, at->core.has_not_ended(name, patience));
   giving_up_ = nullptr;
   std::erase_if(losses_, [&](const auto& each) { return each.node == name; });
   std::erase(at->what.processes, name);

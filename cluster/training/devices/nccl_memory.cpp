@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "engine/collective/edge_ways.hpp"
@@ -20,13 +19,12 @@ namespace {
 /// another, if NCCL is installed.
 std::vector<engine::sum_offer> offers_of(const trainer_config& config,
                                          const engine::usable_cards& here) {
-  const auto cores = std::thread::hardware_concurrency();
-  const auto seats = seats_of_stages(config, cores);
-  const auto nodes = node_of_stages(config, cores);
+  const auto seats = seats_of_stages(config);
+  const auto nodes = node_of_stages(config);
+  const bool is_elsewhere = is_over_hosts(config.cluster.launch);
   std::vector<engine::sum_offer> offers;
   for (std::size_t i = 0; i < seats.size(); ++i) {
     const auto& [named, seat, of] = seats[i];
-    const bool is_elsewhere = is_over_hosts(config.cluster.launch);
     engine::sum_offer offer{
         .stage = std::to_string(i),
         .library = {},
@@ -69,7 +67,7 @@ engine::socket_reach reach_of_edge(const std::vector<engine::sum_offer>& offers,
 engine::usable_cards cards_to_share(const trainer_config& config) {
   engine::usable_cards cards;
   if (config.pipeline.replicas < 2 || is_over_hosts(config.cluster.launch)) return cards;
-  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto seats = seats_of_stages(config);
   if (std::ranges::find(seats, "auto", &device_seat::device) == seats.end()) return cards;
   const auto driver = engine::ask_driver();
   for (const auto& card : driver.cards) cards.indices.push_back(card.index);

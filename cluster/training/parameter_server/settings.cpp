@@ -57,10 +57,10 @@ result<void> check_server(const draft& whole) {
     return fail_at(whole, "link.transport",
                    "loopback cannot connect processes; allowed: auto, tcp, shm");
   const bool waits = server.mode == engine::server_mode::synchronous;
-  if (const setting* staleness = whole.find("server.staleness"); waits && staleness != nullptr)
-    return fail(errc::bad_config, staleness->where() + ": is of asynchronous workers only" +
-                                      source(whole, "server.mode", "synchronous") +
-                                      "; leave it out, or set --mode asynchronous");
+  if (waits && whole.find("server.staleness") != nullptr)
+    return fail_at(whole, "server.staleness",
+                   "is of asynchronous workers only" + source(whole, "server.mode", "synchronous") +
+                       "; leave it out, or set --mode asynchronous");
   const auto cores = cores_here();
   for (const auto& [setting, threads] :
        {std::pair{"server.threads_per_worker", server.threads_per_worker},

@@ -142,8 +142,13 @@ result<std::optional<stage_recovery::point>> stage_recovery::left_by_last_traine
   if (!of_stages) return tl::unexpected(of_stages.error());
   const auto last = last_left(notes, slices, steps_before, *of_stages);
   if (!last) return std::nullopt;
-  point found{.at = {return_core::source::versions, *last}};
-  for (const auto& each : listed_) found.versions.push_back({each.at(*last), *last});
+  return point_at({return_core::source::versions, *last});
+}
+
+stage_recovery::point stage_recovery::point_at(const return_core::go_on& at) const {
+  point found{at};
+  if (at.from == return_core::source::versions)
+    for (const auto& each : listed_) found.versions.push_back({each.at(at.step), at.step});
   return found;
 }
 
@@ -256,12 +261,7 @@ result<stage_recovery::point> stage_recovery::recover(const error& why, std::uin
   for (;;) {
     if (const auto* const end = std::get_if<return_core::end_run>(&next))
       return tl::unexpected(end_of(end->why, cause, sources));
-    if (const auto* const at = std::get_if<return_core::go_on>(&next)) {
-      point found{*at};
-      if (at->from == return_core::source::versions)
-        for (const auto& each : listed_) found.versions.push_back({each.at(at->step), at->step});
-      return found;
-    }
+    if (const auto* const at = std::get_if<return_core::go_on>(&next)) return point_at(*at);
     auto done = perform(next, sources);
     if (done) {
       next = std::move(*done);

@@ -131,6 +131,8 @@ class stage_recovery {
   [[nodiscard]] result<versions> versions_of(std::size_t stage);
   /// Of each stage; lists them.
   [[nodiscard]] result<std::vector<std::vector<std::uint64_t>>> steps_of_versions();
+  /// With the versions that were listed last, if it is from versions.
+  [[nodiscard]] point point_at(const return_core::go_on& at) const;
   /// Other nodes for these places, and a keeper for each that has none.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
   [[nodiscard]] result<void> drop_stages();

@@ -17,7 +17,6 @@
 #include "engine/base/free_memory.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
-#include "messages/base/near_miss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
@@ -30,9 +29,9 @@ bool are_on_cpu(const std::vector<actors::build_stage>& orders) {
 /// What a node's stages take together.
 struct node_needs {
   std::vector<std::size_t> stages;  // the host of the first one answers
-  std::vector<std::string> names;
-  std::uint64_t least_bytes = 0;  // without activations, of those on the CPU ..
-  std::size_t on_cpu = 0;         // .. and how many they are
+  std::string names;                // theirs, "stage-0, stage-1"
+  std::uint64_t least_bytes = 0;    // without activations, of those on the CPU ..
+  std::size_t on_cpu = 0;           // .. and how many they are
 };
 
 /// Of those nodes whose memory some stage computes in, by their numbers.
@@ -47,7 +46,7 @@ result<std::map<std::size_t, node_needs>> needs_of_nodes(
   for (std::size_t i = 0; i < orders.size(); ++i) {
     auto& node = out[places.at(i)];
     node.stages.push_back(i);
-    node.names.push_back(names.at(i));
+    node.names += (node.names.empty() ? "" : ", ") + names.at(i);
     if (orders[i].device != "cpu") continue;
     ++node.on_cpu;
     node.least_bytes += actors::least_training_bytes(run.layers, orders[i].slices, *kept,
@@ -92,7 +91,7 @@ result<void> check_least(const asked_node& node) {
   if (node.needs.on_cpu < 2) return {};
   return actors::check_room("node " + node.name +
                                 ": the weights, gradients and optimizer state of its stages (" +
-                                join({node.needs.names.begin(), node.needs.names.end()}) + ") take",
+                                node.needs.names + ") take",
                             static_cast<double>(node.needs.least_bytes), node.room, node.host);
 }
 
@@ -139,9 +138,8 @@ void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_
   for (const auto stage : node.needs.stages)
     bytes += predicted.at(stage % predicted.size()).on_host(orders.at(stage).device != "cpu");
   const auto lack = actors::predicted_lack(
-      "node " + node.name + ": its stages (" +
-          join({node.needs.names.begin(), node.needs.names.end()}) + ") are predicted to take",
-      bytes, node.room, node.host);
+      "node " + node.name + ": its stages (" + node.needs.names + ") are predicted to take", bytes,
+      node.room, node.host);
   if (!lack.empty()) log::warning(lack);
 }
 
@@ -156,8 +154,7 @@ result<void> check_threads(const application& program, const trainer_config& con
   if (!all) return tl::unexpected(all.error());
   if (all->empty()) return {};
   const auto& needs = all->at(0);
-  const auto who = "all stages (" + join({needs.names.begin(), needs.names.end()}) +
-                   "), which are threads of one process, ";
+  const auto who = "all stages (" + needs.names + "), which are threads of one process, ";
   const auto place = config.places.of("pipeline.stages_in") + ": ";
   const auto least = static_cast<double>(needs.least_bytes);
   const auto fits = actors::check_room(
