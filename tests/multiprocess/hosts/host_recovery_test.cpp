@@ -114,7 +114,7 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
   return outcome;
 }
 
-/// "replace": what one of the two hosts sends the other arrives nowhere from now on; "del": it does
+/// "replace": what either host sends to the other arrives nowhere from now on; "del": it arrives
 /// again.
 void set_ways(const test_hosts& hosts, const std::string& what) {
   for (const auto from : {std::size_t{0}, std::size_t{1}}) {

@@ -98,7 +98,7 @@ program_outcome join_with_other_secret(const test_hosts& hosts, const std::strin
   return *joined;
 }
 
-/// That a launch finds in what a host has and is called.
+/// Mistakes that a launch finds in what a host has and how it is called.
 std::vector<mistake> mistakes_of_hosts() {
   return {
       {"127.0.1.1 in /etc/hosts",
@@ -144,7 +144,7 @@ std::vector<mistake> mistakes_of_hosts() {
   };
 }
 
-/// That a launch finds on the way to a host.
+/// Mistakes that a launch finds on the way to a host.
 std::vector<mistake> mistakes_of_ways() {
   return {
       {"a closed port",
@@ -180,7 +180,7 @@ std::vector<mistake> mistakes_of_ways() {
   };
 }
 
-/// Nodes that do not reach each other, each of which reaches the trainer.
+/// Nodes that do not reach each other, although each reaches the trainer.
 std::vector<mistake> unreached_mistakes() {
   return {
       {"an address without a route",
@@ -252,7 +252,7 @@ std::vector<mistake> join_mistakes() {
   };
 }
 
-/// That doctor finds before a run, between hosts and in their clocks.
+/// Mistakes that doctor finds before a run, between hosts and in their clocks.
 std::vector<mistake> doctor_mistakes() {
   return {
       {"two bridges with one address, before the run",
@@ -287,7 +287,7 @@ std::vector<mistake> doctor_mistakes() {
   };
 }
 
-/// That it finds in what a host has.
+/// Mistakes that doctor finds before a run, in what a host has.
 std::vector<mistake> doctor_mistakes_of_hosts() {
   return {
       {"a full disk on one host",
@@ -351,7 +351,7 @@ bool has_all(const std::string& line, const std::vector<std::string>& words) {
                      [&line](const auto& word) { return line.find(word) != std::string::npos; });
 }
 
-/// On hosts where it has been made.
+/// Checks what is said on hosts where the mistake has been made.
 void check_said(const mistake& what, const test_hosts& hosts, const std::string& file) {
   INFO(what.name);
   const auto go = [&] {
@@ -360,7 +360,7 @@ void check_said(const mistake& what, const test_hosts& hosts, const std::string&
   };
   auto outcome = go();
   for (int more = 2; more > 0 && outcome.seconds >= refusal_limit(hosts, outcome.seconds); --more)
-    outcome = go();  // other work holds up one of them, a wait that is too long each
+    outcome = go();  // other work may hold up one run, and a wait that is too long each
   INFO(outcome.out);
   INFO(outcome.err);
   CHECK(outcome.code == what.code);

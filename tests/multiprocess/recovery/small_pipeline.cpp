@@ -1,7 +1,7 @@
-// resnet_pipeline with two models more. "small": little to save, to send and to compare. "uneven":
-// the same, of which a trainer measures the last layer as slow; where TROUPE_UNEVEN names a file
-// that is there, it is the first, and stages take a while to be built. Where TROUPE_HOST_ENDS names
-// a file, the host of the first stage's process that finds it there ends, which removes it.
+// resnet_pipeline with two more models. "small" has little to save, to send and to compare.
+// "uneven" is the same model with one layer that a trainer measures as slow: the last one, or the
+// first one if the file that TROUPE_UNEVEN names exists; then stages also take longer to build. The
+// first stage process that finds the file that TROUPE_HOST_ENDS names removes it and ends its host.
 
 #include <ATen/core/Tensor.h>
 
@@ -31,7 +31,7 @@ namespace {
 
 using namespace troupe;
 
-/// What it computes is right.
+/// Computes what another layer computes, and takes longer for it.
 class slow final : public engine::layer {
  public:
   explicit slow(std::unique_ptr<engine::layer> right)
