@@ -16,7 +16,7 @@ namespace {
 
 using namespace troupe;
 
-/// A config may name no such device.
+/// Sets the devices itself, since a config may not name any of these.
 result<cluster::run_end> train_on_device(const application& program,
                                          const cluster::trainer_config& config) {
   auto changed = config;
