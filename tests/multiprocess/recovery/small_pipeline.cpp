@@ -18,13 +18,13 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/program.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
@@ -32,27 +32,14 @@ namespace {
 using namespace troupe;
 
 /// Computes what another layer computes, and takes longer for it.
-class slow final : public engine::layer {
+class slow final : public tests::wrapped_layer {
  public:
-  explicit slow(std::unique_ptr<engine::layer> right)
-      : layer(right->name()), right_(std::move(right)) {}
+  using wrapped_layer::wrapped_layer;
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     if (!input.is_meta()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return right_->forward(input, training);
+    return wrapped().forward(input, training);
   }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
-  }
-
- private:
-  std::unique_ptr<engine::layer> right_;
 };
 
 bool is_first_slow() {

@@ -18,6 +18,7 @@
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
@@ -26,24 +27,15 @@ using namespace troupe;
 
 constexpr int good_forwards = 8;
 
-class throwing final : public engine::layer {
+class throwing final : public tests::wrapped_layer {
  public:
   throwing(std::unique_ptr<engine::layer> right, bool always)
-      : layer(right->name()), right_(std::move(right)), always_(always) {}
+      : wrapped_layer(std::move(right)), always_(always) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     if (training && !input.is_meta() && throws_at(input))
       throw std::runtime_error("it was told to throw");
-    return right_->forward(input, training);
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
+    return wrapped().forward(input, training);
   }
 
  private:
@@ -60,7 +52,6 @@ class throwing final : public engine::layer {
     return true;
   }
 
-  std::unique_ptr<engine::layer> right_;
   bool always_;
   int forwards_ = 0;
 };
