@@ -381,6 +381,8 @@ TEST_CASE("Two hosts that lose sight of each other end a run that does not recov
       hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--on-fault", "stop"},
                        at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-"));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-") &&
+                                      ContainsSubstring(" has lost sight of stage-") &&
+                                      ContainsSubstring(", which others have not"));
   CHECK(programs_left(hosts, 5s) == "");
 }
