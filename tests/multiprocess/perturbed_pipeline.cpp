@@ -4,13 +4,11 @@
 #include <ATen/TensorOperators.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <span>
 
 #include "apps/resnet_pipeline/application.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
 #include "tests/multiprocess/wrapped_layer.hpp"
 
 namespace {
@@ -31,9 +29,7 @@ class mistaken final : public tests::wrapped_layer {
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   if (is_stage) {
     const auto right = program.info.known.models.at("resnet18");
     program.info.known.models["resnet18"] = [right](const engine::model_order& order) {

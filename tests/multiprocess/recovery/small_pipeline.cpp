@@ -5,16 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <caf/actor_addr.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -24,6 +21,7 @@
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/program.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
 #include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
@@ -86,9 +84,7 @@ int serve_until_host_ends(const application& program, const char* file, int argc
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   auto& models = program.info.known.models;
   models["small"] = [](const engine::model_order& order) -> result<engine::model_blueprint> {
     return tests::small_residual_network(order.classes);

@@ -5,19 +5,17 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <ios>
 #include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
 #include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
@@ -74,9 +72,7 @@ void add(application& program, const std::string& name, bool is_stage, bool alwa
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   add(program, "throws_once", is_stage, false);
   add(program, "throws_always", is_stage, true);
   return troupe::main(argc, argv, program);
