@@ -354,8 +354,8 @@ bool has_all(const std::string& line, const std::vector<std::string>& words) {
 void check_said(const mistake& what, const test_hosts& hosts, const std::string& file) {
   INFO(what.name);
   const auto go = [&] {
-    auto ended = what.run ? what.run(hosts, file)
-                          : hosts.home().run({TROUPE_COMMAND, what.command, file});
+    auto ended =
+        what.run ? what.run(hosts, file) : hosts.home().run({TROUPE_COMMAND, what.command, file});
     note_time(what, ended.seconds);
     return ended;
   };
