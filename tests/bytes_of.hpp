@@ -7,9 +7,9 @@
 
 namespace troupe::tests {
 
-/// What a file holds; empty: there is none. Of one in a process's folder of /proc what there was
-/// where the process ends meanwhile. (Iterators over the stream would throw there, and take seconds
-/// for the bytes of weights, where nothing is optimised.)
+/// The bytes of a file; none if the file does not exist. Of a file in a process's folder of /proc
+/// these are the ones read before the process ended. (Iterators over the stream would throw there,
+/// and would take seconds for a file of weights in a build without optimisation.)
 inline std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream all;

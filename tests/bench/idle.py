@@ -77,7 +77,7 @@ def idle_run(*more: str) -> Iterator[subprocess.Popen]:
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                          errors="replace") as run:
         await_joined(run)
-        # Nobody may wait for room in the pipe.
+        # Drains the pipe, so that the run never waits for room in it.
         threading.Thread(target=lambda: [None for _ in run.stderr], daemon=True).start()
         time.sleep(SETTLE_S)
         yield run

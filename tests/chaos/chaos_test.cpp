@@ -122,12 +122,12 @@ TEST_CASE("Another process is started where the one in the place of a lost stage
   constexpr std::uint32_t starts = 3;
   for (const auto& each : chaos::count_calls(chaos::recovering_subject(), bound)) {
     if (each.call != "pipe2" || each.process != "program" || each.number < starts) continue;
-    const auto verdict = chaos::try_call(each, bound);
-    INFO("./dev chaos " << each.to_repeat() << "\n" << verdict.log);
-    CHECK(text_of(verdict.complaints) == "");
-    if (verdict.log.find("stage-1.3") == std::string::npos) continue;
-    CHECK(verdict.code == 0);
-    CHECK(verdict.log.find("no pipe can be opened: Too many open files") != std::string::npos);
+    const auto tried = chaos::try_call(each, bound);
+    INFO("./dev chaos " << each.to_repeat() << "\n" << tried.log);
+    CHECK(text_of(tried.complaints) == "");
+    if (tried.log.find("stage-1.3") == std::string::npos) continue;
+    CHECK(tried.code == 0);
+    CHECK(tried.log.find("no pipe can be opened: Too many open files") != std::string::npos);
     return;
   }
   FAIL("no call is made for the replacement of a stage");

@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <regex>
 #include <stdexcept>

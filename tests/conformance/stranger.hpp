@@ -104,7 +104,6 @@ class stranger {
 
   // Sealed
   session& keys() { return *seals_; }
-  const connection_keys& record_keys() { return handshake_->keys(); }
 
   /// The next record, sealed and not sent.
   std::vector<std::byte> sealed(record::kind what, bytes_view content) {

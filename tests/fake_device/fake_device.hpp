@@ -36,7 +36,7 @@ struct report {
   std::uint64_t operators = 0;             ///< On the devices, copies included.
   std::uint64_t operators_since_wait = 0;  ///< Of them: since the host's last wait for an event.
   std::uint64_t overruns = 0;              ///< Pieces of memory that were written behind their end.
-  /// Of memory of the devices, by kernels that a library's stream was given between its operations.
+  /// Pieces of memory taken by kernels that run between a library's operations on its stream.
   std::uint64_t late_allocations = 0;
 };
 

@@ -23,7 +23,7 @@ frame rich() {
   return out;
 }
 
-/// Whose header is a short one.
+/// A frame with a short header.
 frame plain() {
   frame out{.kind = frame_kind::response, .sender = 7, .target = 8, .request_id = 9};
   out.body.push_back({"credit", {value{std::int64_t{-7}}, value{2.5}, value{}}});

@@ -14,6 +14,7 @@
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 
 namespace {
 
@@ -39,32 +40,22 @@ void deadlock() {
 }
 
 /// A layer that is right until it makes trouble.
-class troubled final : public engine::layer {
+class troubled final : public tests::wrapped_layer {
  public:
   troubled(std::unique_ptr<engine::layer> right, trouble kind)
-      : layer(right->name()), right_(std::move(right)), kind_(kind) {}
+      : wrapped_layer(std::move(right)), kind_(kind) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     const bool now = training && ++forwards_ == good_microbatches;
     if (now && kind_ == trouble::sleeps) sleep_for_ever();
     if (now && kind_ == trouble::dawdles) std::this_thread::sleep_for(std::chrono::seconds(3));
-    if (!now || kind_ != trouble::deadlocks) return right_->forward(input, training);
+    if (!now || kind_ != trouble::deadlocks) return wrapped().forward(input, training);
     const auto x = input * 1;  // whose gradient is the last that this layer's backward gives
     x.register_hook([](const at::Tensor&) { deadlock(); });
-    return right_->forward(x, training);
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
+    return wrapped().forward(x, training);
   }
 
  private:
-  std::unique_ptr<engine::layer> right_;
   trouble kind_;
   int forwards_ = 0;
 };

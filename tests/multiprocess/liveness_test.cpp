@@ -32,7 +32,6 @@ using tests::node_process;
 using tests::node_ways;
 
 constexpr auto patience = 20s;
-constexpr auto noticed_within = 1s;
 
 double milliseconds_since(steady::time_point begin) {
   return std::chrono::duration<double, std::milli>(steady::now() - begin).count();

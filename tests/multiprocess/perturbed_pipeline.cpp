@@ -4,49 +4,32 @@
 #include <ATen/TensorOperators.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <span>
 
 #include "apps/resnet_pipeline/application.hpp"
-#include "engine/model/layer.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 
 namespace {
 
 using namespace troupe;
 
 /// A layer with a small mistake: what it gives is a little too large.
-class mistaken final : public engine::layer {
+class mistaken final : public tests::wrapped_layer {
  public:
-  explicit mistaken(std::unique_ptr<engine::layer> right)
-      : layer(right->name()), right_(std::move(right)) {}
+  using wrapped_layer::wrapped_layer;
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
-    return right_->forward(input, training) * 1.0001;
+    return wrapped().forward(input, training) * 1.0001;
   }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
-  }
-
- private:
-  std::unique_ptr<engine::layer> right_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   if (is_stage) {
     const auto right = program.info.known.models.at("resnet18");
     program.info.known.models["resnet18"] = [right](const engine::model_order& order) {

@@ -13,7 +13,6 @@
 #include <condition_variable>
 #include <deque>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <sstream>

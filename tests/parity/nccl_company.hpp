@@ -81,7 +81,7 @@ inline trained train(const task& what, const std::vector<c10::Device>& devices,
   return result;
 }
 
-/// Where NCCL is called, nobody may wait for the device, as who allocates there may (docs/gpu.md).
+/// The thread that calls NCCL may not wait for the device, and an allocation can (docs/gpu.md).
 inline void check_nothing_found() {
   check_no_misuse();
   CHECK(fake::seen().late_allocations == 0);

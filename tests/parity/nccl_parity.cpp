@@ -1,6 +1,8 @@
 // Replicas on the devices of tests sum by the NCCL of tests to the CPU's bits, and what goes wrong
 // in NCCL fails their step. The same on CPUs by a simulated group.
 
+#include <ATen/ops/empty.h>
+
 #include "tests/parity/nccl_company.hpp"
 #include "tests/refusal.hpp"
 #include "tests/sim/collective/simulated_ports.hpp"
@@ -244,4 +246,19 @@ TEST_CASE(
   REQUIRE(line.wait_for(20s) == std::future_status::ready);
   CHECK_THAT(line.get(), ContainsSubstring("NCCL (the replicas of stage-") &&
                              ContainsSubstring("ncclCommAbort has not returned for 0."));
+}
+
+TEST_CASE("Memory of a device that is taken between NCCL's operations is counted") {
+  const prepared ready;
+  const auto device = fake::make_nccl_device(library(), fake::device(0));
+  at::Tensor memory;
+  const auto count_after = [&](const std::function<void()>& kernels) {
+    REQUIRE(device->run(kernels));
+    const auto end = device->mark_own();
+    REQUIRE(end);
+    while (!(*end)->reached().value()) std::this_thread::yield();
+    return fake::seen().late_allocations;
+  };
+  CHECK(count_after([&] { memory = at::empty({4}, fake::device(0)); }) == 1);
+  CHECK(count_after([&] { memory.fill_(1); }) == 1);  // takes none
 }

@@ -111,7 +111,7 @@ class told_late final : public caf::monitorable_actor {
   int late_ = 0;
 };
 
-/// Stands before a stage. From the first part of a sum over links on it keeps all to itself.
+/// Passes messages on to a stage, but none from the first part of a sum over links on.
 class cut_off final : public caf::monitorable_actor {
  public:
   cut_off(caf::actor_config& config, actors::stage_actor stage)

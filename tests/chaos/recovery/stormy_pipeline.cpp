@@ -27,6 +27,7 @@
 #include "engine/autograd/pass.hpp"
 #include "engine/model/blocks.hpp"
 #include "tests/chaos/recovery/marks.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 
 namespace {
 
@@ -99,26 +100,20 @@ struct storm_options {
 };
 
 /// A block that tells what it is at.
-class storm_layer final : public engine::layer {
+class storm_layer final : public tests::wrapped_layer {
  public:
   storm_layer(std::unique_ptr<engine::layer> block, storm_options options)
-      : layer(block->name()), block_(std::move(block)), options_(std::move(options)) {}
+      : wrapped_layer(std::move(block)), options_(std::move(options)) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     const auto kind = training ? work::forward : work::evaluation;
     if (!input.is_meta()) mark(kind, false);
     const auto x = options_.flattens ? at::flatten(input, 1) : input * 1;
-    auto y = drop(block_->forward(x, training), training);
+    auto y = drop(wrapped().forward(x, training), training);
     if (x.requires_grad()) x.register_hook([](const at::Tensor&) { mark(work::backward, true); });
     if (y.requires_grad()) y.register_hook([](const at::Tensor&) { mark(work::backward, false); });
     if (!input.is_meta()) mark(kind, true);
     return y;
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return block_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return block_->buffers();
   }
   [[nodiscard]] std::vector<engine::weight_tie> ties() const override {
     if (options_.tied_to.empty()) return {};
@@ -126,7 +121,7 @@ class storm_layer final : public engine::layer {
   }
   [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
     if (options_.flattens) shape = {shape.at(0)};
-    return block_->macs(shape);
+    return wrapped_layer::macs(shape);
   }
 
  private:
@@ -140,7 +135,6 @@ class storm_layer final : public engine::layer {
     return x * mask;
   }
 
-  std::unique_ptr<engine::layer> block_;
   storm_options options_;
 };
 

@@ -225,9 +225,9 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
   const auto none = run_program(all.run({"--resume", "latest"}, 16));
   CHECK(none.code == 2);
   CHECK_THAT(none.last_line(), ContainsSubstring("; there is no older one that is whole"));
-  const auto anew = run_program(all.run({"--resume", "auto"}, 16));
-  REQUIRE(anew.code == 0);
-  CHECK_THAT(anew.err,
+  const auto fresh = run_program(all.run({"--resume", "auto"}, 16));
+  REQUIRE(fresh.code == 0);
+  CHECK_THAT(fresh.err,
              ContainsSubstring(" has no whole checkpoint: the run starts from the beginning"));
 }
 

@@ -17,7 +17,7 @@
 #include "tests/scratch_folder.hpp"
 #include "tests/words.hpp"
 
-// Stages that no run starts, but somebody at a shell.
+// Stages that are started at a shell, and not by the run.
 
 namespace troupe::tests {
 
@@ -42,7 +42,7 @@ class joined_stage {
   pid_t pid_ = 0;
 };
 
-/// Those of one run over tcp, which reads what it has to know of them from `config`.
+/// The stages of one run over tcp, which reads the settings that it needs for them from `config`.
 class stages_by_hand {
  public:
   explicit stages_by_hand(const scratch_folder& folder)

@@ -186,7 +186,7 @@ program_outcome check_in(const scratch_folder& folder, const std::string& device
                    {"--check", "--config", folder / "run.toml", "--replicas", replicas});
 }
 
-/// The number that a line of a table has.
+/// The number in the first group of `line`, which a line of the table has to match.
 double mebi_of(const std::string& table, const std::string& line) {
   std::smatch found;
   INFO(table);

@@ -114,7 +114,7 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
   return outcome;
 }
 
-/// "replace": what one of the two hosts sends the other arrives nowhere from now on; "del": it does
+/// "replace": what either host sends to the other arrives nowhere from now on; "del": it arrives
 /// again.
 void set_ways(const test_hosts& hosts, const std::string& what) {
   for (const auto from : {std::size_t{0}, std::size_t{1}}) {
@@ -381,6 +381,8 @@ TEST_CASE("Two hosts that lose sight of each other end a run that does not recov
       hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--on-fault", "stop"},
                        at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-"));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-") &&
+                                      ContainsSubstring(" has lost sight of stage-") &&
+                                      ContainsSubstring(", which others have not"));
   CHECK(programs_left(hosts, 5s) == "");
 }

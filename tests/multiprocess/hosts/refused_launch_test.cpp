@@ -46,7 +46,7 @@ void refuses(const test_hosts& hosts, const std::string& beta,
   CHECK(hosts.at(1).left_after(2s).empty());
 }
 
-/// Where a stage on beta, or the trainer, cannot listen.
+/// Checks what is said where a stage on beta, or the trainer, cannot listen.
 void refuses_to_listen(const test_hosts& hosts, const std::string& address) {
   const auto beta = node_table("beta", address);
   const std::string stage = "stage-1 on node beta (" + address + ")";
@@ -303,7 +303,7 @@ std::vector<std::string> joining(const std::string& secret, const std::string& n
           "--secret-file", secret, "--program", program};
 }
 
-/// A process that is not let into a run.
+/// A process that a run does not admit, or that cannot start.
 struct attempt {
   const char* what;
   const test_host& where;
@@ -311,7 +311,7 @@ struct attempt {
   std::string reason;
 };
 
-/// All of a run of `file` that stage-0 has joined. `hosts`: outlive them.
+/// All attempts on a run of `file` that stage-0 has joined. `hosts` has to outlive them.
 std::vector<attempt> attempts_on(const test_hosts& hosts, const std::string& secret,
                                  const std::string& file) {
   return {

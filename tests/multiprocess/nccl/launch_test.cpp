@@ -47,7 +47,7 @@ lines settings(const std::filesystem::path& log, const std::filesystem::path& wo
           "FAKE_NCCL_WORLDS=" + worlds.string()};
 }
 
-/// A run of the program, which has these variables.
+/// Runs the program with these environment variables.
 program_outcome run_with(const lines& variables, const lines& arguments,
                          const std::function<void(pid_t, std::string_view)>& on_line = {}) {
   std::string exports = "export";

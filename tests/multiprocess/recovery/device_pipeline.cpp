@@ -1,22 +1,20 @@
 // resnet_pipeline with the model "small" (small_residual_network.hpp), whose stages compute on
 // devices of tests: each of its processes has its own.
 
-#include <algorithm>
-#include <cstring>
 #include <functional>
-#include <span>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "cluster/training/pipeline/run_trainer.hpp"
 #include "cluster/training/program.hpp"
 #include "tests/fake_device/fake_device.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
 
 using namespace troupe;
 
-/// A config may name no such device.
+/// Sets the devices itself, since a config may not name any of these.
 result<cluster::run_end> train_on_device(const application& program,
                                          const cluster::trainer_config& config) {
   auto changed = config;
@@ -27,9 +25,7 @@ result<cluster::run_end> train_on_device(const application& program,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  if (std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; }))
-    tests::fake_device::install();
+  if (tests::is_stage(argc, argv)) tests::fake_device::install();
   auto program = apps::resnet_application();
   program.info.known.models["small"] =
       [](const engine::model_order& order) -> result<engine::model_blueprint> {

@@ -1,58 +1,43 @@
-// resnet_pipeline with two models more. "small": little to save, to send and to compare. "uneven":
-// the same, of which a trainer measures the last layer as slow; where TROUPE_UNEVEN names a file
-// that is there, it is the first, and stages take a while to be built. Where TROUPE_HOST_ENDS names
-// a file, the host of the first stage's process that finds it there ends, which removes it.
+// resnet_pipeline with two more models. "small" has little to save, to send and to compare.
+// "uneven" is the same model with one layer that a trainer measures as slow: the last one, or the
+// first one if the file that TROUPE_UNEVEN names exists; then stages also take longer to build. The
+// first stage process that finds the file that TROUPE_HOST_ENDS names removes it and ends its host.
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <caf/actor_addr.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/program.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
 
 using namespace troupe;
 
-/// What it computes is right.
-class slow final : public engine::layer {
+/// Computes what another layer computes, and takes longer for it.
+class slow final : public tests::wrapped_layer {
  public:
-  explicit slow(std::unique_ptr<engine::layer> right)
-      : layer(right->name()), right_(std::move(right)) {}
+  using wrapped_layer::wrapped_layer;
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     if (!input.is_meta()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return right_->forward(input, training);
+    return wrapped().forward(input, training);
   }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
-  }
-
- private:
-  std::unique_ptr<engine::layer> right_;
 };
 
 bool is_first_slow() {
@@ -99,9 +84,7 @@ int serve_until_host_ends(const application& program, const char* file, int argc
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   auto& models = program.info.known.models;
   models["small"] = [](const engine::model_order& order) -> result<engine::model_blueprint> {
     return tests::small_residual_network(order.classes);

@@ -5,19 +5,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <ios>
 #include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/model/layer.hpp"
+#include "tests/multiprocess/recovery/is_stage.hpp"
+#include "tests/multiprocess/wrapped_layer.hpp"
 #include "tests/small_residual_network.hpp"
 
 namespace {
@@ -26,24 +25,15 @@ using namespace troupe;
 
 constexpr int good_forwards = 8;
 
-class throwing final : public engine::layer {
+class throwing final : public tests::wrapped_layer {
  public:
   throwing(std::unique_ptr<engine::layer> right, bool always)
-      : layer(right->name()), right_(std::move(right)), always_(always) {}
+      : wrapped_layer(std::move(right)), always_(always) {}
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
     if (training && !input.is_meta() && throws_at(input))
       throw std::runtime_error("it was told to throw");
-    return right_->forward(input, training);
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
-    return right_->parameters();
-  }
-  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
-    return right_->buffers();
-  }
-  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
-    return right_->macs(shape);
+    return wrapped().forward(input, training);
   }
 
  private:
@@ -60,7 +50,6 @@ class throwing final : public engine::layer {
     return true;
   }
 
-  std::unique_ptr<engine::layer> right_;
   bool always_;
   int forwards_ = 0;
 };
@@ -83,9 +72,7 @@ void add(application& program, const std::string& name, bool is_stage, bool alwa
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const bool is_stage =
-      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  const bool is_stage = tests::is_stage(argc, argv);
   add(program, "throws_once", is_stage, false);
   add(program, "throws_always", is_stage, true);
   return troupe::main(argc, argv, program);

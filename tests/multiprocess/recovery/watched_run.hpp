@@ -18,7 +18,7 @@ namespace troupe::tests {
 
 inline constexpr auto from_memory = "from versions that were kept in memory";
 
-/// It has checkpoints and weights in the folder.
+/// The arguments of such a run, which writes its checkpoints and weights into the folder.
 inline words watched(const scratch_folder& folder, const words& run, const char* restarts = "2",
                      const char* every = "4") {
   return with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", every,

@@ -1,4 +1,4 @@
-// What fails in another process comes back to who asked it, as an error that says what has failed,
+// What fails in another process comes back to whoever asked, as an error that says what has failed,
 // and both processes go on.
 
 #include <ATen/ops/add.h>
@@ -111,7 +111,7 @@ struct asker {
   std::optional<actors::requester> ask;
 };
 
-/// What no peer begins with, until the other side has closed the connection.
+/// Sends bytes that no peer begins with, and waits until the other side has closed the connection.
 void send_garbage(const std::string& address) {
   const descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval longest{.tv_sec = 20, .tv_usec = 0};

@@ -27,16 +27,16 @@ constexpr std::size_t stage_count = 3;
 constexpr std::uint64_t last_step = 30;
 constexpr int most_losses = 12;
 
-/// A run whose trainer is lost again and again. Of what a trainer does there is what decides where
-/// the next one goes on: it has two steps in progress at most, tells what outlives it each step
+/// A run whose trainer is lost again and again. It simulates only what decides where the next
+/// trainer goes on: a trainer has two steps in progress at most, tells what outlives it each step
 /// that all stages have done, and a stage does a step once all have stored the version before.
 class lost_trainers {
  public:
-  /// `forgets`: a trainer that does not go on from what is left has it forgotten.
+  /// `forgets`: what is left is forgotten where a trainer does not go on from it.
   lost_trainers(std::uint64_t seed, bool forgets) : random_(seed), forgets_(forgets) {}
 
-  /// What went wrong, or "": no stage adopted what another cut or step had made, and no trainer
-  /// went back further than by the notes that may be lost.
+  /// Runs to the last step. "" if no stage adopted a version of another cut or step and no trainer
+  /// went back further than the notes that may be lost explain; else what went wrong.
   std::string run() {
     for (int losses = 0;; ++losses) {
       begin(losses == 0);
@@ -78,7 +78,7 @@ class lost_trainers {
     return std::ranges::all_of(stages_, [](const course& each) { return each.stored.has_value(); });
   }
 
-  /// Where the trainer before this one would not have gone back behind; 0: anywhere.
+  /// The earliest step that the next trainer may go on from; 0: any.
   [[nodiscard]] std::uint64_t least_left() const {
     if (told_ > begun_ + 2) return told_ - 2;
     return was_left_ ? begun_ : 0;
@@ -121,7 +121,7 @@ class lost_trainers {
     }
   }
 
-  /// Before all have stored the version that the trainer began with.
+  /// Stages are lost before all have stored the version that the trainer began with.
   void lose_stages() {
     cluster::return_core core(false);
     core.reached(told_);
@@ -135,7 +135,7 @@ class lost_trainers {
     build();
   }
 
-  /// What is on its way then arrives or not.
+  /// Some of the versions and notes that are on their way arrive, and the others are lost.
   void lose_trainer() {
     for (std::uint32_t stage = 0; stage < stage_count; ++stage)
       while (!stages_[stage].under_way.empty() && below(2) == 0) store(stage);

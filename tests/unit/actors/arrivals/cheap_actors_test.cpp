@@ -56,7 +56,7 @@ class notebook {
   std::vector<std::string> lines_;
 };
 
-/// What this process says on stderr while it lives, which nobody else sees.
+/// Keeps what this process writes to stderr during its lifetime from everybody else.
 class heard_stderr {
  public:
   heard_stderr() : own_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
@@ -78,7 +78,7 @@ class heard_stderr {
     return all;
   }
 
-  /// Waits until it has said that.
+  /// Waits until this text has been written; false if it was not in time.
   [[nodiscard]] bool says(const std::string& what) const {
     const auto until = std::chrono::steady_clock::now() + longest_wait;
     while (text().find(what) == std::string::npos) {

@@ -126,6 +126,26 @@ struct kept_stages {
   std::unique_ptr<actors::pipeline> pipeline;
 };
 
+/// Has a keeper store a version of stage 1, in one piece.
+result<actors::acknowledged> store_at(const actors::keeper_actor& keeper, actors::requester& ask,
+                                      std::uint32_t incarnation, std::uint64_t step) {
+  const std::vector<engine::named_tensor> version{{"weight", at::randn({3})}};
+  const auto piece = actors::cut_piece(version, {}, {}, actors::piece_tensors::shared);
+  REQUIRE(piece);
+  const actors::store_version what{
+      .stage = 1, .step = step, .incarnation = incarnation, .piece = *piece};
+  return ask.request<actors::acknowledged>(keeper, what, std::chrono::seconds(20)).get();
+}
+
+/// Of which steps a keeper has versions of stage 1.
+std::vector<std::uint64_t> steps_at(const actors::keeper_actor& keeper, actors::requester& ask) {
+  const auto kept =
+      ask.request<actors::versions_kept>(keeper, actors::list_versions{1}, std::chrono::seconds(20))
+          .get();
+  REQUIRE(kept);
+  return kept->steps;
+}
+
 }  // namespace
 
 TEST_CASE("A request to take versions fails at once when one of their keepers is gone") {
@@ -180,24 +200,12 @@ TEST_CASE(
   caf::actor_system system{config};
   const auto keeper = actors::spawn_keeper(system);
   actors::requester ask(system);
-  const std::vector<engine::named_tensor> version{{"weight", at::randn({3})}};
-  const auto store = [&](std::uint32_t incarnation, std::uint64_t step) {
-    const auto piece = actors::cut_piece(version, {}, {}, actors::piece_tensors::shared);
-    REQUIRE(piece);
-    const actors::store_version what{
-        .stage = 1, .step = step, .incarnation = incarnation, .piece = *piece};
-    return ask.request<actors::acknowledged>(keeper, what, std::chrono::seconds(20)).get();
-  };
-  REQUIRE(store(1, 4));
-  REQUIRE(store(2, 4));
-  const auto refused = store(1, 5);
+  REQUIRE(store_at(keeper, ask, 1, 4));
+  REQUIRE(store_at(keeper, ask, 2, 4));
+  const auto refused = store_at(keeper, ask, 1, 5);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::stale);
-  const auto kept =
-      ask.request<actors::versions_kept>(keeper, actors::list_versions{1}, std::chrono::seconds(20))
-          .get();
-  REQUIRE(kept);
-  CHECK(kept->steps == std::vector<std::uint64_t>{4});
+  CHECK(steps_at(keeper, ask) == std::vector<std::uint64_t>{4});
   caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
 }
 
@@ -211,36 +219,23 @@ TEST_CASE("A node forgets versions and notes where the run goes on from elsewher
       ask.request<actors::keeper_opened>(host, actors::open_keeper{}, patience).get();
   REQUIRE(opened);
   const auto keeper = caf::actor_cast<actors::keeper_actor>(opened->keeper);
-  const std::vector<engine::named_tensor> version{{"weight", at::randn({3})}};
-  const auto store = [&](std::uint32_t incarnation, std::uint64_t step) {
-    const auto piece = actors::cut_piece(version, {}, {}, actors::piece_tensors::shared);
-    REQUIRE(piece);
-    const actors::store_version what{
-        .stage = 1, .step = step, .incarnation = incarnation, .piece = *piece};
-    REQUIRE(ask.request<actors::acknowledged>(keeper, what, patience).get());
-  };
-  const auto steps = [&] {
-    const auto kept =
-        ask.request<actors::versions_kept>(keeper, actors::list_versions{1}, patience).get();
-    REQUIRE(kept);
-    return kept->steps;
-  };
   const auto notes = [&] {
     const auto kept = ask.request<actors::notes_kept>(host, actors::list_notes{}, patience).get();
     REQUIRE(kept);
     return kept->notes.size();
   };
-  store(2, 4);
-  store(2, 6);
+  REQUIRE(store_at(keeper, ask, 2, 4));
+  REQUIRE(store_at(keeper, ask, 2, 6));
   const actors::note_step note{.step = 4, .slices = "0-9 "};
   REQUIRE(ask.request<actors::acknowledged>(host, note, patience).get());
-  REQUIRE(steps() == std::vector<std::uint64_t>{4, 6});
+  REQUIRE(steps_at(keeper, ask) == std::vector<std::uint64_t>{4, 6});
   REQUIRE(notes() == 1);
   REQUIRE(ask.request<actors::acknowledged>(host, actors::forget_kept{}, patience).get());
-  CHECK(steps().empty());
+  CHECK(steps_at(keeper, ask).empty());
   CHECK(notes() == 0);
-  store(1, 5);  // of another stage, which has no version of step 6 yet
-  CHECK(steps() == std::vector<std::uint64_t>{5});
+  // Of an earlier incarnation than 2, which is refused where the later one is not forgotten.
+  REQUIRE(store_at(keeper, ask, 1, 5));
+  CHECK(steps_at(keeper, ask) == std::vector<std::uint64_t>{5});
   caf::anon_send_exit(host, caf::exit_reason::user_shutdown);
 }
 

@@ -54,7 +54,7 @@ bool lies_in(const messages::shared_memory& memory, const at::Tensor& tensor) {
   return memory.offset_of(to_wire(tensor).bytes).has_value();
 }
 
-/// A message after its way, on which its tensor was lent.
+/// The message as its receiver gets it when its tensor is lent.
 template <class Message>
 Message travel(const Message& message) {
   message_registry types;

@@ -234,7 +234,7 @@ TEST_CASE("as many threads as take turns are accepted, and more where the cores 
 
 namespace {
 
-/// What each text of a file is refused with.
+/// Checks what each text of a file is refused with.
 void check_refused(const std::vector<std::pair<std::string, std::string>>& cases) {
   for (const auto& [text, expected] : cases) {
     INFO(text);
@@ -244,7 +244,7 @@ void check_refused(const std::vector<std::pair<std::string, std::string>>& cases
 
 }  // namespace
 
-TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, key and remedy") {
+TEST_CASE("a wrong key or value of [cluster], or a wrong table, is refused with line and remedy") {
   check_refused({
       {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2:10: cluster.launch: unknown value \"rsh\""},
       {"[cluster]\nlaunch = 3\n",

@@ -37,7 +37,7 @@ using tests::watched_threads;
 
 namespace {
 
-/// Nodes in threads, and what each tells of itself, by its name.
+/// Nodes in threads, and the board of each, by its name.
 struct telling_nodes {
   telling_nodes() {
     threads->spawn = [this](auto& system, const auto& here, auto on_shut_down) {
@@ -52,7 +52,7 @@ struct telling_nodes {
   std::map<std::string, std::shared_ptr<actors::progress_board>> boards;
 };
 
-/// Who writes to standard error waits from here on, until it is read.
+/// From here on whoever writes to standard error waits until it is read.
 class full_stderr {
  public:
   full_stderr() {
@@ -69,7 +69,7 @@ class full_stderr {
     for (const int each : {usual_, ends_[0], ends_[1]}) ::close(each);
   }
 
-  /// Until there is this text, or for ten seconds. Then it is what it was before.
+  /// Reads until this text has come, or for ten seconds. Then standard error is restored.
   void read_until(const std::string& text) {
     const auto end = steady_clock::now() + std::chrono::seconds(10);
     std::array<char, 4096> some{};

@@ -2,7 +2,6 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
-#include <optional>
 
 #include "cluster/recovery/left_versions_core.hpp"
 

@@ -8,8 +8,6 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <optional>
-#include <vector>
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/autograd/storage_watch.hpp"

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/refusal.hpp"
+#include "tests/unit/messages/codec/require_equal.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -40,22 +41,6 @@ frame full_frame() {
                 value{inner}}},
               {"", {}}};
   return out;
-}
-
-void require_equal(const frame& got, const frame& sent) {
-  REQUIRE(got.kind == sent.kind);
-  REQUIRE(got.lane == sent.lane);
-  REQUIRE(got.sender == sent.sender);
-  REQUIRE(got.target == sent.target);
-  REQUIRE(got.request_id == sent.request_id);
-  REQUIRE(got.deadline_us == sent.deadline_us);
-  REQUIRE(got.body == sent.body);
-  REQUIRE(got.tensors.size() == sent.tensors.size());
-  for (std::size_t i = 0; i < sent.tensors.size(); ++i) {
-    REQUIRE(got.tensors[i].descriptor == sent.tensors[i].descriptor);
-    REQUIRE(got.tensors[i].bytes.bytes == sent.tensors[i].bytes.bytes);
-    REQUIRE(got.tensors[i].bytes.data == nullptr);
-  }
 }
 
 /// What the receiver says to a frame that a sender without limits encoded.

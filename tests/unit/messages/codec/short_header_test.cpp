@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/refusal.hpp"
+#include "tests/unit/messages/codec/require_equal.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -28,35 +29,24 @@ frame credit() {
   return out;
 }
 
-void require_same(const frame& got, const frame& sent) {
-  REQUIRE(got.kind == sent.kind);
-  REQUIRE(got.lane == sent.lane);
-  REQUIRE(got.sender == sent.sender);
-  REQUIRE(got.target == sent.target);
-  REQUIRE(got.request_id == sent.request_id);
-  REQUIRE(got.deadline_us == sent.deadline_us);
-  REQUIRE(got.body == sent.body);
-  REQUIRE(got.tensors.empty());
-}
-
 }  // namespace
 
 TEST_CASE("a frame of numbers has a short header and comes back as it was sent") {
   const auto header = encode(credit()).value();
   CHECK(is_short(header));
   CHECK(header.size() == credit_bytes);
-  require_same(decode(header).value(), credit());
+  require_equal(decode(header).value(), credit());
   frame bare;
   bare.body.push_back({"", {}});
   CHECK(encode(bare)->size() == 40);
-  require_same(decode(encode(bare).value()).value(), bare);
+  require_equal(decode(encode(bare).value()).value(), bare);
 }
 
 TEST_CASE("a short header needs no alignment") {
   const auto header = encode(credit()).value();
   std::vector<std::byte> shifted(header.size() + 3);
   std::memcpy(shifted.data() + 3, header.data(), header.size());
-  require_same(decode(std::span(shifted).subspan(3)).value(), credit());
+  require_equal(decode(std::span(shifted).subspan(3)).value(), credit());
 }
 
 TEST_CASE("a frame that is more than numbers has no short header, and travels all the same") {
@@ -71,7 +61,7 @@ TEST_CASE("a frame that is more than numbers has no short header, and travels al
   SECTION("no element") message.body.clear();
   const auto header = encode(message).value();
   CHECK_FALSE(is_short(header));
-  require_same(decode(header).value(), message);
+  require_equal(decode(header).value(), message);
 }
 
 TEST_CASE("limits hold for short headers too, by name") {

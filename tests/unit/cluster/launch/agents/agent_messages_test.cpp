@@ -57,7 +57,7 @@ TEST_CASE("a line calls a message's members by names that launcher and agent of 
         "{\"err\":true,\"is\":\"line\",\"name\":\"stage-0\",\"text\":\"\xEF\xBF\xBD\"}");
   CHECK(encode(agent_event(events::ended{"stage-0", 12, 3, 0, true})) ==
         R"({"code":3,"is":"ended","lacked_memory":true,"name":"stage-0","pid":12,"signal":0})");
-  // What another build says more is none of ours.
+  // Members that only another build knows are ignored.
   CHECK(decode_order(R"({"is":"end","grace_ms":1,"more":[{}]})").value() ==
         agent_order(orders::end{1}));
 }

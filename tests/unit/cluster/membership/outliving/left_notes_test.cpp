@@ -3,7 +3,6 @@
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <string>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/interfaces.hpp"

@@ -14,10 +14,10 @@ using namespace troupe::cluster;
 using engine::chunk_order;
 using mebis = std::vector<double>;
 
-/// For each of NCCL's 32 channels between two GPUs, one way.
+/// MiB of buffers between two GPUs, one way, for NCCL's 32 channels.
 constexpr double receives = 32 * 10, sends = 32 * 2, both = receives + sends;
 
-/// For each of 4 channels through a network, one way, at either end.
+/// MiB of buffers at either end of a network, one way, for 4 channels.
 constexpr double over_network = 4 * 10;
 
 const std::vector<int> eight_cards{0, 1, 2, 3, 4, 5, 6, 7};

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace {
 
