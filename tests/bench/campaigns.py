@@ -4,12 +4,12 @@ memory beside what `check` predicts, and how soon mistakes are refused. Each is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,21 +37,17 @@ MIB = 1 << 20
 def join_once(folder: Path) -> float | None:
     """Seconds from the start of a run until all of its processes have joined; None: it failed."""
     began = time.monotonic()
-    waiting = {f"stage-{number}" for number in range(JOINED)}
     joined = None
     with (folder / "out").open("wb") as out, subprocess.Popen(
             [harness.require_program("transformer_pipeline"), *DEEP], stdout=out,
-            stderr=subprocess.PIPE, text=True, errors="replace") as run:
-        end = threading.Timer(JOIN_S, run.kill)
-        end.start()
-        for line in run.stderr:
-            if found := re.search(r"(stage-\d+): process \d+ has joined ", line):
-                waiting.discard(found.group(1))
-            if not waiting and joined is None:
-                joined = time.monotonic() - began
-        code = run.wait()
-        end.cancel()
-        return joined if code == 0 else None
+            stderr=subprocess.PIPE, text=True, errors="replace") as run, \
+            harness.killed_after(run, JOIN_S):
+        with contextlib.suppress(harness.Failure):
+            harness.await_joined(run, JOINED)
+            joined = time.monotonic() - began
+        for _ in run.stderr:  # nobody may wait for room in the pipe
+            pass
+        return joined if run.wait() == 0 else None
 
 
 def measure_joins(folder: Path) -> None:

@@ -94,7 +94,7 @@ class Builds(Quiet):
         {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/release"}]}
 
     def repository(self, rest: str) -> Path:
-        """One whose program is a file that is there at once; `rest`: the command of all else."""
+        """One in which what training needs takes no time; `rest`: the command for all else."""
         made = self.folder / "repository"
         made.mkdir()
         (made / "CMakePresets.json").write_text(json.dumps(self.PRESETS))
