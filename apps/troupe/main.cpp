@@ -106,7 +106,8 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
       ->needs(profile);
   command
       .add_flag("--layers", measured.layers,
-                "Show what a step spends in each layer, and the rates that it reaches there")
+                "Show the time that a step spends in each layer, and the rates that it reaches "
+                "there")
       ->needs(profile);
   return profile;
 }

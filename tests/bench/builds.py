@@ -1,4 +1,4 @@
-"""Builds from nothing, without a compiler cache: what `./dev train` compiles, and everything.
+"""Builds in an empty folder, without a compiler cache: what `./dev train` needs, and everything.
 
 ./dev bench builds [--base COMMIT] [--json FILE] [--rounds R] [--write-docs]
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import harness
 from harness import Contender, Missing, Result
 
-from figures import FIGURE_ROW, figure_row, read_figures, report, say_figure
+from figures import figure_table, parser_of, read_figures, report, say_figure
 
 BUILD_S = 10_800.0
 TRAIN = "resnet_pipeline"  # the target of ./dev train
@@ -38,7 +38,8 @@ def commit_called(name: str) -> str:
 
 
 def require_room() -> None:
-    """Raises Missing where temporary files have too little. A build is removed before the next."""
+    """Raises Missing where the folder for temporary files has too little room for a build. Each is
+    removed before the next."""
     where = tempfile.gettempdir()
     free = shutil.disk_usage(where).free
     if free < ROOM_BYTES:
@@ -47,7 +48,7 @@ def require_room() -> None:
 
 
 def unpack(commit: str, folder: Path) -> None:
-    """The sources of a commit, and nothing else."""
+    """Writes the sources of a commit, and nothing else, into a new folder."""
     folder.mkdir()
     with subprocess.Popen(["git", "archive", commit], cwd=harness.REPO,
                           stdout=subprocess.PIPE) as archive:
@@ -57,7 +58,7 @@ def unpack(commit: str, folder: Path) -> None:
 
 
 def torch_flags() -> list[str]:
-    """Where the build finds the LibTorch of this checkout."""
+    """The flags with which CMake finds the LibTorch of this checkout."""
     found = sorted(harness.REPO.glob(".venv/lib/python3*/site-packages/torch"))
     return [f"-DTROUPE_TORCH_DIR={found[0]}"] if found else []
 
@@ -69,7 +70,7 @@ def children_cpu_s() -> float:
 
 
 def call(command: list[str], folder: Path) -> None:
-    """Raises Failure with the last lines of a command that fails."""
+    """Runs a command without a compiler cache. Raises Failure with its last lines if it fails."""
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, errors="replace", check=False,
                           env=os.environ | {"CCACHE_DISABLE": "1"})
@@ -78,7 +79,7 @@ def call(command: list[str], folder: Path) -> None:
 
 
 def measure(commit: str, scratch: Path) -> None:
-    """Figures of a build of one commit in an empty folder."""
+    """Builds one commit in an empty folder, and prints the figures."""
     folder = scratch / "sources"
     unpack(commit, folder)
     began, cpu_before = time.monotonic(), children_cpu_s()
@@ -93,7 +94,7 @@ def measure(commit: str, scratch: Path) -> None:
 
 
 def contenders(commits: list[str]) -> list[Contender]:
-    """One for each commit."""
+    """One contender for each commit."""
     return [Contender(commit, [sys.executable, __file__, "--measure", commit, "{scratch}"],
                       read_figures) for commit in commits]
 
@@ -110,12 +111,8 @@ def remark(results: list[Result]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench builds", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("builds", __doc__, 1)
     parser.add_argument("--base", metavar="COMMIT", help="build this one too, in turn")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-    parser.add_argument("--rounds", type=int, default=1, help="builds of each (default: 1)")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -126,9 +123,7 @@ def main() -> int:
     load = harness.load_before_start()
     results = harness.interleave(contenders(commits), options.rounds, BUILD_S)
     where = f"{harness.circumstances(load)}; {options.rounds} rounds"
-    table = FIGURE_ROW, [figure_row(result, figure) for result in results
-                         for figure in result.figures()]
-    return report("builds", results, table, remark(results), where, options)
+    return report("builds", results, figure_table(results), remark(results), where, options)
 
 
 if __name__ == "__main__":

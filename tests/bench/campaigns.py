@@ -4,12 +4,12 @@ memory beside what `check` predicts, and how soon mistakes are refused. Each is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,21 +37,17 @@ MIB = 1 << 20
 def join_once(folder: Path) -> float | None:
     """Seconds from the start of a run until all of its processes have joined; None: it failed."""
     began = time.monotonic()
-    waiting = {f"stage-{number}" for number in range(JOINED)}
     joined = None
     with (folder / "out").open("wb") as out, subprocess.Popen(
             [harness.require_program("transformer_pipeline"), *DEEP], stdout=out,
-            stderr=subprocess.PIPE, text=True, errors="replace") as run:
-        end = threading.Timer(JOIN_S, run.kill)
-        end.start()
-        for line in run.stderr:
-            if found := re.search(r"(stage-\d+): process \d+ has joined ", line):
-                waiting.discard(found.group(1))
-            if not waiting and joined is None:
-                joined = time.monotonic() - began
-        code = run.wait()
-        end.cancel()
-        return joined if code == 0 else None
+            stderr=subprocess.PIPE, text=True, errors="replace") as run, \
+            harness.killed_after(run, JOIN_S):
+        with contextlib.suppress(harness.Failure):
+            harness.await_joined(run, JOINED)
+            joined = time.monotonic() - began
+        for _ in run.stderr:  # nobody may wait for room in the pipe
+            pass
+        return joined if run.wait() == 0 else None
 
 
 def measure_joins(folder: Path) -> None:
@@ -92,11 +88,12 @@ def measure_mistakes(folder: Path) -> None:
     """From a launch, or doctor, to its end, for each of the mistakes that the tests make."""
     times = folder / "times"
     run_test("hosts", ["Each of the classic mistakes*"], {"TROUPE_MISTAKE_TIMES": str(times)})
-    found = [line.split(" ", 1) for line in times.read_text().splitlines()]
+    said = (line.split(" ", 1) for line in times.read_text().splitlines())
+    found = {name: float(seconds) for seconds, name in said}  # of one made again, the last time
     say_figure("mistakes", len(found), "mistakes")
-    say_figure("slowest", max(float(seconds) for seconds, _ in found), "s")
-    for seconds, name in found:
-        say_figure(name, float(seconds), "s")
+    say_figure("slowest", max(found.values()), "s")
+    for name, seconds in found.items():
+        say_figure(name, seconds, "s")
 
 
 def decoder(folder: Path, model: list[str]) -> list[str]:

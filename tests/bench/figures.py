@@ -52,6 +52,18 @@ class Comparison:
     peer_figure: str = ""  # as `name` if empty
 
 
+def parser_of(name: str, doc: str | None, rounds: int,
+              page: str = "docs/benchmarks.md") -> argparse.ArgumentParser:
+    """The flags that every benchmark has. `rounds`: the default; `page`: what --write-docs writes."""
+    parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=doc,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+    parser.add_argument("--write-docs", action="store_true", help=f"rewrite {page}")
+    parser.add_argument("--rounds", type=int, default=rounds,
+                        help=f"runs of each (default: {rounds})")
+    return parser
+
+
 class Bench:
     """The command line of such a benchmark."""
 
@@ -65,12 +77,8 @@ class Bench:
 
     def parse(self) -> argparse.Namespace:
         """Reads and checks the flags."""
-        parser = argparse.ArgumentParser(prog=f"./dev bench {self.name}", description=self.text,
-                                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = parser_of(self.name, self.text, 3)
         parser.add_argument("--peers", action="store_true", help="measure the peer too")
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-        parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-        parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
         options = parser.parse_args()
         if options.rounds < 1:
             parser.error("needs at least 1 round")
@@ -154,6 +162,14 @@ def figure_row(result: Result, figure: str) -> list[str]:
 
 
 FIGURE_ROW = ["figure", "median", "least", "most", "unit"]
+
+
+def figure_table(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """One row a figure."""
+    return FIGURE_ROW, [figure_row(result, figure) for result in results
+                        for figure in result.figures()]
+
+
 Measure = Callable[[Path], None]
 
 
@@ -170,12 +186,7 @@ def kinds_main(script: str, doc: str, kinds: dict[str, Measure], rounds: int, li
     repeated, once = kinds, once or {}
     kinds = repeated | once
     name = Path(script).stem
-    parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=doc,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-    parser.add_argument("--rounds", type=int, default=rounds,
-                        help=f"runs of each (default: {rounds})")
+    parser = parser_of(name, doc, rounds)
     parser.add_argument("--only", help=f"some of {', '.join(kinds)}" + (
         f"; left out: all but {', '.join(once)}, which take hours" if once else ""))
     parser.add_argument("--measure", choices=kinds, help=argparse.SUPPRESS)

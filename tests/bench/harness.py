@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -114,6 +115,29 @@ def cpu_seconds_over(root: int, interval_s: float) -> float:
     before = sum(process.cpu_s for process in process_tree(root))
     time.sleep(interval_s)
     return sum(process.cpu_s for process in process_tree(root)) - before
+
+
+@contextlib.contextmanager
+def killed_after(child: subprocess.Popen, limit_s: float) -> Iterator[None]:
+    """Kills a child after so long, unless this is left before."""
+    end = threading.Timer(limit_s, child.kill)
+    end.start()
+    try:
+        yield
+    finally:
+        end.cancel()
+
+
+def await_joined(run: subprocess.Popen, stages: int) -> None:
+    """Reads what a run says (--verbose) until all stages have joined. Raises Failure if it ends."""
+    waiting, said = {f"stage-{number}" for number in range(stages)}, []
+    for line in run.stderr:
+        said.append(line)
+        if found := re.search(r"(stage-\d+): process \d+ has joined ", line):
+            waiting.discard(found.group(1))
+        if not waiting:
+            return
+    raise Failure(tail("".join(said)) or "the run has not begun")
 
 
 def peak_rss_bytes(pid: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -20,17 +19,17 @@ from pathlib import Path
 import harness
 from harness import Result
 
-from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
+from figures import figure_table, kinds_main, say_figure
 
 IDLE_S = 60.0
 BESIDE_S = 15.0
-SETTLE_S = 5.0  # from the last process that joins: stages are built, and the first layer begins
+SETTLE_S = 5.0  # after the last process has joined: stages are built, and the first layer begins
 JOIN_S = 60.0
 RUN_S = 300.0
 LIMIT_CPU_S = 1.0
 STAGES = 2
-# A step of one micro-batch, in whose first layer the run is all the time: stage 0 sleeps there,
-# stage 1 waits for its input, the trainer for both.
+# The whole run is one forward of the first layer: stage 0 sleeps in it, stage 1 waits for its input,
+# and the trainer for both.
 PACE = {"TROUPE_PACE_LAYERS": str(STAGES), "TROUPE_PACE_MS": str(int(1000 * RUN_S))}
 FLAGS = ["--model", "paced", "--data", "synthetic:1x2x2:4:16", "--stages", str(STAGES),
          "--schedule", "gpipe", "--micro-batches", "1", "--batch-size", "1", "--steps", "1",
@@ -48,25 +47,9 @@ print(count)
 def arithmetic(seconds: float) -> float:
     """Blocks a second that a process on each core computes, all together."""
     command = [sys.executable, "-c", ARITHMETIC, str(seconds)]
-    all_cores = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
                  for _ in os.sched_getaffinity(0)]
-    return sum(int(each.communicate()[0]) for each in all_cores) / seconds
-
-
-def await_joined(run: subprocess.Popen) -> None:
-    """Returns once all stages have joined; raises Failure with what the run says otherwise."""
-    waiting, said = {f"stage-{number}" for number in range(STAGES)}, []
-    end = threading.Timer(JOIN_S, run.kill)
-    end.start()
-    for line in run.stderr:
-        said.append(line)
-        if found := re.search(r"(stage-\d+): process \d+ has joined ", line):
-            waiting.discard(found.group(1))
-        if not waiting:
-            end.cancel()
-            return
-    end.cancel()
-    raise harness.Failure(harness.tail("".join(said)) or "the run has not begun")
+    return sum(int(each.communicate()[0]) for each in processes) / seconds
 
 
 @contextlib.contextmanager
@@ -76,7 +59,8 @@ def idle_run(*more: str) -> Iterator[subprocess.Popen]:
     with harness.session(command, env=os.environ | PACE, stdin=subprocess.DEVNULL,
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                          errors="replace") as run:
-        await_joined(run)
+        with harness.killed_after(run, JOIN_S):
+            harness.await_joined(run, STAGES)
         # Drains the pipe, so that the run never waits for room in it.
         threading.Thread(target=lambda: [None for _ in run.stderr], daemon=True).start()
         time.sleep(SETTLE_S)
@@ -84,7 +68,7 @@ def idle_run(*more: str) -> Iterator[subprocess.Popen]:
 
 
 def measure(*more: str) -> Callable[[Path], None]:
-    """A run of two stages with these flags."""
+    """What measures a run of two stages with these flags."""
     def of(_: Path) -> None:
         alone = arithmetic(BESIDE_S)
         with idle_run(*more) as run:
@@ -104,12 +88,6 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "shm": measure("--link", "shm"), "tcp": measure("--link", "tcp")}
 
 
-def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One row a figure."""
-    return FIGURE_ROW, [figure_row(result, figure) for result in results
-                        for figure in result.figures()]
-
-
 def remark(results: list[Result]) -> str:
     """A sentence about the limit."""
     costs = [cost for result in results if (cost := result.median("cpu_of_60_s")) is not None]
@@ -121,7 +99,7 @@ def remark(results: list[Result]) -> str:
 
 
 def main() -> int:
-    return kinds_main(__file__, __doc__, KINDS, 1, RUN_S, rows, remark)
+    return kinds_main(__file__, __doc__, KINDS, 1, RUN_S, figure_table, remark)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ The protocol is in docs/kernels.md. A figure is the median over the rounds.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 import harness
 from harness import Contender, Figure, Result
 
-from figures import read_figures, unit_of
+from figures import parser_of, read_figures, unit_of
 
 PAGE = harness.REPO / "docs" / "kernels.md"
 TYPES = ("fp32", "bf16")
@@ -86,12 +84,7 @@ def figures(results: list[Result]) -> list[Figure]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench kernels", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/kernels.md")
-    options = parser.parse_args()
+    options = parser_of("kernels", __doc__, 3, "docs/kernels.md").parse_args()
     load = harness.load_before_start()
     results = harness.interleave(contenders(), options.rounds, 600.0)
     by_name = {result.contender.name: result for result in results}

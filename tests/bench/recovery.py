@@ -21,10 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import harness
-from harness import Result
 
 from cluster import over_ssh, program
-from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
+from figures import figure_table, kinds_main, say_figure
 from hosts import Hosts
 
 RUN_S = 240.0
@@ -458,14 +457,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "faults.mixed": measure_faults(kill, stop, stop_and_continue, kill_neighbours)}
 
 
-def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One row a figure."""
-    return FIGURE_ROW, [figure_row(result, figure) for result in results
-                        for figure in result.figures()]
-
-
 def main() -> int:
-    return kinds_main(__file__, __doc__, KINDS, 1, LONG_S + REFERENCE_S + 2 * RUN_S, rows,
+    return kinds_main(__file__, __doc__, KINDS, 1, LONG_S + REFERENCE_S + 2 * RUN_S, figure_table,
                       lambda _: "")
 
 

@@ -14,10 +14,11 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import harness
 from harness import Contender, Failure, Figure, Reading, Result, Run, number
+
+from figures import parser_of
 
 STAGES = 2
 FAMILIES = {"troupe": "Troupe", "pipelining": "torch.distributed.pipelining",
@@ -350,15 +351,11 @@ def variants(text: str) -> list[str]:
 
 def parse() -> argparse.Namespace:
     """Reads and checks the flags."""
-    parser = argparse.ArgumentParser(prog="./dev bench resnet", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("resnet", __doc__, 3)
     parser.add_argument("--peers", action="store_true", help="measure PyTorch's ways too")
     parser.add_argument("--only", type=families, metavar="NAMES",
                         help=f"only these contenders, of {','.join(FAMILIES)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
     parser.add_argument("--steps", type=int, default=4, help="steps a run (default: 4)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
     parser.add_argument("--micro-batches", type=counts, default=[1, 2, 4, 8], metavar="1,2,4,8")
     parser.add_argument("--variants", type=variants, default=["fp32"], metavar="NAMES",
                         help=f"of {','.join(VARIANTS)} (default: fp32, contiguous)")

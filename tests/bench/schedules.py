@@ -26,6 +26,8 @@ from pathlib import Path
 import harness
 from harness import Contender, Reading, Result, Run
 
+from figures import parser_of
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.md"
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2}
 BASE = "1f1b"
@@ -312,11 +314,7 @@ def measure(name: str, rounds: int, earlier: list[Path]) -> Section:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench schedules", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/schedules.md")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
+    parser = parser_of("schedules", __doc__, 3, "docs/schedules.md")
     parser.add_argument("--with", type=Path, action="append", default=[], metavar="FILE",
                         dest="earlier", help="count the rounds that --json wrote there too")
     parser.add_argument("--only", type=chosen_tables, default=TABLES, metavar="TABLE,..",

@@ -7,14 +7,12 @@ The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 import harness
 from harness import Contender, Result
 
-from figures import read_figures, report, unit_of
+from figures import parser_of, read_figures, report
 
 LIMIT_PERCENT = 2.0
 SAYS = {"mixed": "silent,byte,garbage,ucx,half,hello", "silent": "silent", "garbage": "garbage",
@@ -51,12 +49,7 @@ def remark(mixed: Result) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench strangers", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each (default: 1)")
-    options = parser.parse_args()
+    options = parser_of("strangers", __doc__, 1).parse_args()
     planned = contenders()
     load = harness.load_before_start()
     results = harness.interleave(planned, options.rounds, 600.0)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -19,50 +16,17 @@ from unittest import mock
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import builds
-import collective
 import figures
-import fork
 import harness
-import idle
-import messaging
-import optimizers
-import recovery
-import resnet
-import schedules
-import strangers
-from harness import Contender, Failure, Figure, Missing, Result, Run
+from harness import Failure, Figure, Missing
+from testing import Quiet, contender, result
 
-PYTHON = sys.executable
 PRINT_VALUE = "import json, sys; print(json.dumps({'value': float(sys.argv[1])}))"
 
 
 def script(code: str, *arguments: str) -> list[str]:
     """A command line that runs Python code."""
-    return [PYTHON, "-c", code, *arguments]
-
-
-def contender(name: str, command: list[str]) -> Contender:
-    """A contender whose figure is the last JSON line's value."""
-    return Contender(name, command, lambda run: {"value": run.json_lines()[-1]["value"]})
-
-
-def result(name: str, *values: float) -> Result:
-    """A result with one reading a value."""
-    return Result(contender(name, []), [{"value": value} for value in values])
-
-
-class Quiet(unittest.TestCase):
-    """Keeps what the harness says, and gives each test a folder."""
-
-    def setUp(self) -> None:
-        self.said = io.StringIO()
-        redirect = contextlib.redirect_stderr(self.said)
-        redirect.__enter__()
-        self.addCleanup(redirect.__exit__, None, None, None)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+    return [sys.executable, "-c", code, *arguments]
 
 
 class Medians(unittest.TestCase):
@@ -106,132 +70,11 @@ class Comparisons(unittest.TestCase):
         self.assertEqual([row[3] for row in rows], ["us", "1/s", "bytes"])
         self.assertEqual([row[4] for row in rows], ["0.500", "0.250", "-"])
 
-    def test_every_figure_of_the_benchmarks_has_a_contender(self) -> None:
-        with mock.patch.object(harness, "require_program", str), \
-                mock.patch.object(harness, "require_peers", str):
-            for bench in (collective, messaging, fork, optimizers):
-                names = {each.name for each in bench.contenders(list(bench.FAMILIES))}
-                for row in bench.comparisons():
-                    self.assertIn(row.contender, names)
-                    self.assertIn(row.peer, names | {""})
-
 
 class Quantities(unittest.TestCase):
     def test_a_copy_keeps_its_unit(self) -> None:
         made = copy.deepcopy(figures.Quantity(1.5, "s"))
         self.assertEqual((made, made.unit), (1.5, "s"))
-
-
-class Strangers(unittest.TestCase):
-    def test_the_remark_says_whether_the_limit_was_kept(self) -> None:
-        found = result("mixed")
-        self.assertIn("Nothing was measured", strangers.remark(found))
-        found.readings.append({"in_links": 1.9})
-        self.assertIn("within the limit of 2 %", strangers.remark(found))
-        found.readings = [{"in_links": 2.1}]
-        self.assertIn("OVER the limit", strangers.remark(found))
-
-
-class Idle(Quiet):
-    JOIN = ("import subprocess, sys, time; child = subprocess.Popen(['sleep', '600'])\n"
-            "for n in 0, 1: print(f'stage-{n}: process 7 has joined it', file=sys.stderr, flush=True)\n")
-
-    def of(self, code: str) -> contextlib.AbstractContextManager[subprocess.Popen]:
-        """A run whose program is this code."""
-        program = self.folder / "paced_pipeline"
-        program.write_text(f"#!{PYTHON}\n{code}")
-        program.chmod(0o755)
-        for where, what, other in ((harness, "require_program", lambda _: str(program)),
-                                   (idle, "SETTLE_S", 0.0)):
-            patch = mock.patch.object(where, what, other)
-            patch.start()
-            self.addCleanup(patch.stop)
-        return idle.idle_run()
-
-    def test_a_run_that_waits_is_measured_and_leaves_no_process(self) -> None:
-        with self.of(self.JOIN + "time.sleep(600)") as run:
-            self.assertEqual(len(harness.process_tree(run.pid)), 2)
-            self.assertLess(harness.cpu_seconds_over(run.pid, 0.1), 0.1)
-        self.assertEqual([each for each in harness.process_tree(run.pid) if not each.ended], [])
-
-    def test_a_run_that_burns_a_core_is_seen(self) -> None:
-        with self.of(self.JOIN + "while True: 1") as run:
-            self.assertTrue(any(harness.cpu_seconds_over(run.pid, 0.5) > 0.05 for _ in range(20)))
-
-    def test_a_run_that_does_not_begin_is_a_failure_with_its_reason(self) -> None:
-        with self.assertRaisesRegex(Failure, "no such model"), \
-                self.of("import sys; sys.exit('no such model')"):
-            self.fail("it has not begun")
-
-    def test_arithmetic_is_counted_and_the_remark_says_whether_the_limit_was_kept(self) -> None:
-        self.assertGreater(idle.arithmetic(0.1), 0)
-        found = result("shm")
-        self.assertIn("Nothing was measured", idle.remark([found]))
-        found.readings.append({"cpu_of_60_s": 0.6})
-        self.assertIn("0.60 CPU seconds of 60 in which it waits: within the limit of 1",
-                      idle.remark([found]))
-        found.readings = [{"cpu_of_60_s": 1.2}]
-        self.assertIn("OVER the limit", idle.remark([found]))
-
-
-class Builds(Quiet):
-    PRESETS = {"version": 4, "configurePresets": [
-        {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/release"}]}
-
-    def repository(self, rest: str) -> Path:
-        """One whose program is a file that is there at once; `rest`: the command of all else."""
-        made = self.folder / "repository"
-        made.mkdir()
-        (made / "CMakePresets.json").write_text(json.dumps(self.PRESETS))
-        (made / "CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.25)\nproject(small LANGUAGES NONE)\n"
-            "add_custom_target(resnet_pipeline COMMAND true)\n"
-            f"add_custom_target(rest ALL COMMAND {rest})\n")
-        git = ["git", "-C", str(made), "-c", "user.name=a", "-c", "user.email=a@b"]
-        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
-            subprocess.run([*git, *words], check=True)
-        patch = mock.patch.object(harness, "REPO", made)
-        patch.start()
-        self.addCleanup(patch.stop)
-        return made
-
-    def built(self) -> dict[str, float]:
-        """The figures of a build of the last commit."""
-        target, said = self.folder / "target", io.StringIO()
-        target.mkdir()
-        with contextlib.redirect_stdout(said):
-            builds.measure(builds.commit_called("HEAD"), target)
-        return {line["name"]: line["value"] for line in harness.json_lines(said.getvalue())}
-
-    def test_what_training_needs_is_a_part_of_everything(self) -> None:
-        self.repository("sleep 0.3")
-        found = self.built()
-        self.assertEqual(list(found), ["train", "train.cpu", "everything", "everything.cpu"])
-        self.assertGreater(found["everything"], found["train"] + 0.3)
-        self.assertGreaterEqual(found["everything.cpu"], found["train.cpu"])
-
-    def test_a_build_that_fails_says_why(self) -> None:
-        self.repository("cat no_such_file")
-        with self.assertRaisesRegex(Failure, "no_such_file"):
-            self.built()
-
-    def test_a_base_that_is_no_commit_is_refused(self) -> None:
-        with self.assertRaisesRegex(Missing, "there is no commit 'of yesterday'"):
-            builds.commit_called("of yesterday")
-
-    def test_a_disk_without_room_is_refused_before_anything_is_built(self) -> None:
-        usage = mock.Mock(free=builds.ROOM_BYTES - 1)
-        with mock.patch.object(builds.shutil, "disk_usage", return_value=usage), \
-                self.assertRaisesRegex(Missing, "a build may take 8 GiB, and .* TMPDIR"):
-            builds.require_room()
-
-    def test_two_commits_are_set_beside_each_other(self) -> None:
-        def of(name: str, *seconds: float) -> Result:
-            return Result(contender(name, []), [dict(zip(("train", "everything"), seconds))])
-        self.assertEqual(builds.remark([of("a", 5, 9)]), "")
-        self.assertEqual(builds.remark([of("a", 5, 9), of("b", 10, 12)]),
-                         "`train` takes 0.50 of the time that it takes at b. "
-                         "`everything` takes 0.75 of the time that it takes at b.")
 
 
 class Tables(unittest.TestCase):
@@ -452,182 +295,6 @@ raise SystemExit(harness.guarded(lambda: len(harness.interleave([contender], 1, 
         bench.send_signal(signal.SIGINT)
         self.assertEqual(bench.wait(30), 130)
         self.assertFalse(Path(f"/proc/{pid}").exists())
-
-
-class Resnet(Quiet):
-    """The ResNet benchmark with a stand-in for Troupe's program."""
-
-    def options(self, *words: str) -> object:
-        with mock.patch.object(sys, "argv", ["resnet", *words]):
-            return resnet.parse()
-
-    def test_one_micro_batch_is_measured_as_gpipe_only(self) -> None:
-        both = ["1f1b", "gpipe"]
-        names = [setup.name for setup in resnet.setups("troupe", [1, 4], ["fp32"], both)]
-        self.assertEqual(names, ["troupe.1f1b.mb4", "troupe.gpipe.mb1", "troupe.gpipe.mb4"])
-        names = [setup.name for setup in resnet.setups("rpc", [1], ["fp32"], both)]
-        self.assertEqual(names, ["rpc.mb1"])
-
-    def test_only_troupe_is_measured_with_a_cut_of_its_own(self):
-        kinds = ["fp32", "bf16-channels_last"]
-        names = [setup.name for setup in resnet.setups("troupe", [4], kinds, ["1f1b"], True)]
-        self.assertEqual(names, ["troupe.1f1b.mb4", "troupe.1f1b.mb4.auto-cut",
-                                 "troupe.1f1b.mb4.bf16-channels_last",
-                                 "troupe.1f1b.mb4.bf16-channels_last.auto-cut"])
-        peers = [setup.auto_cut for setup in resnet.setups("rpc", [4], kinds, ["1f1b"], True)]
-        self.assertEqual(peers, [False, False])
-
-    def test_a_peer_is_measured_with_the_schedules_it_has_in_each_variant(self) -> None:
-        kinds = ["fp32", "bf16-channels_last"]
-        names = [setup.name for setup in resnet.setups("pipelining", [4], kinds, ["zb-h1", "1f1b"])]
-        self.assertEqual(names, ["pipelining.1f1b.mb4", "pipelining.1f1b.mb4.bf16-channels_last"])
-        setup = resnet.Setup("rpc", "", 4, "bf16-channels_last")
-        self.assertEqual(resnet.variant(setup),
-                         ["--precision", "bf16", "--memory-format", "channels_last"])
-
-    def test_bad_flags_are_refused(self) -> None:
-        for words in (["--micro-batches", "7"], ["--steps", "1"], ["--only", "nobody"],
-                      ["--write-docs"], ["--micro-batches", "x"], ["--variants", "fp8"]):
-            with self.subTest(words), self.assertRaises(SystemExit):
-                self.options(*words)
-
-    def test_a_run_of_troupe_is_read(self) -> None:
-        stages = [{"name": name, "busy_s": 2.0, "idle_s": 1.0, "peak_memory_bytes": 5}
-                  for name in ("stage-0", "stage-1")]
-        lines = [{"step": step, "loss": 0.5 / step, "seconds": seconds, "samples_per_s": 1.0,
-                  "bubble": 0.1, "stages": stages}
-                 for step, seconds in ((1, 9.0), (2, 3.0), (3, 4.0))]
-        (self.folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        run = Run("", self.folder, 20.0, 18.0, {30: 700, 10: 20, 20: 900})
-        options = self.options("--steps", "3")
-        self.assertEqual(resnet.troupe_reader(options)(run), {
-            "step_s": 3.5, "first_loss": 0.5, "last_loss": 0.5 / 3, "cpu_overhead": 1.5,
-            "peak:stage 1": 900, "peak:stage 2": 700,
-            "reported_peak:stage-0": 5, "reported_peak:stage-1": 5})
-        with self.assertRaisesRegex(Failure, "3 steps instead of 4"):
-            resnet.troupe_reader(self.options("--steps", "4"))(run)
-
-    def test_the_report_compares_with_the_best_of_each_peer(self) -> None:
-        def row(family: str, schedule: str, count: int, step_s: float) -> tuple:
-            setup = resnet.Setup(family, schedule, count)
-            reading = {"step_s": step_s, "first_loss": 0.5, "last_loss": 0.1,
-                       "peak:stage 1": 1 << 20, "peak:stage 2": 3 << 20}
-            reading |= {"cpu_overhead": 1.4} if family == "troupe" else {}
-            return setup, Result(contender(setup.name, []), [reading])
-
-        report = resnet.Report([row("troupe", "1f1b", 4, 3.0), row("pipelining", "1f1b", 4, 6.0),
-                                row("pipelining", "gpipe", 8, 5.0), row("rpc", "", 8, 12.0)])
-        header, rows = report.times()
-        self.assertEqual(header[-2:], ["/ pipelining", "/ rpc"])
-        self.assertEqual(rows[0][-2:], ["0.60", "0.25"])
-        self.assertIn("pipelining.gpipe.mb8, 5.000 s", report.text())
-        self.assertIn("ABOVE the limit", report.text())
-        lines = {(figure.name, figure.peer): figure.peer_value for figure in report.figures()}
-        self.assertEqual(lines["resnet.step_s.troupe.1f1b.mb4", "rpc.mb8"], 12.0)
-        name = "resnet.peak.stage_1.troupe.1f1b.mb4"
-        self.assertEqual(lines[name, "pipelining.1f1b.mb4"], 1 << 20)
-        self.assertIn("| Troupe | fp32 | 1f1b | 4 | given | 3.000 |", report.markdown("today", "how"))
-
-    def test_precisions_are_compared_apart_and_with_fp32(self) -> None:
-        def row(family: str, variant: str, step_s: float) -> tuple:
-            setup = resnet.Setup(family, "", 4, variant)
-            reading = {"step_s": step_s, "first_loss": 0.5, "last_loss": 0.1}
-            return setup, Result(contender(setup.name, []), [reading])
-
-        report = resnet.Report([row("troupe", "fp32", 4.0), row("troupe", "bf16", 2.0),
-                                row("rpc", "fp32", 10.0), row("rpc", "fp32-channels_last", 8.0),
-                                row("rpc", "bf16", 5.0)])
-        _, rows = report.times()
-        self.assertEqual([cells[-1] for cells in rows], ["0.50", "0.40", "1.25", "1.00", "1.00"])
-        self.assertIn("in bf16 (troupe.mb4.bf16, 2.000 s) takes 0.25 of the time of the best of "
-                      "PyTorch RPC in fp32 (rpc.mb4.fp32-channels_last", report.text())
-
-    def test_peers_that_begin_with_different_losses_are_reported(self) -> None:
-        rows = [(resnet.Setup(family, "", 4), Result(contender(family, []), [
-            {"step_s": 1.0, "first_loss": loss, "last_loss": loss}]))
-            for family, loss in (("rpc", 0.50), ("one_process", 0.52))]
-        self.assertIn("first losses differ", resnet.Report(rows).text())
-
-    def test_a_whole_benchmark_with_a_stand_in_program(self) -> None:
-        program = self.folder / "resnet_pipeline"
-        program.write_text(f"""#!{PYTHON}
-import json, sys
-flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-if flags["--schedule"] == "gpipe":
-    sys.exit("no such schedule")
-with open(flags["--json"], "w") as out:
-    for step in (1, 2, 3):
-        print(json.dumps({{"step": step, "seconds": 0.25, "loss": 1.0, "stages": []}}), file=out)
-""")
-        program.chmod(0o755)
-        figures, out = self.folder / "figures.jsonl", io.StringIO()
-        argv = ["resnet", "--steps", "3", "--rounds", "2", "--micro-batches", "2",
-                "--json", str(figures)]
-        with mock.patch.object(harness, "require_program", return_value=str(program)), \
-                mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out):
-            self.assertEqual(resnet.main(), 1)
-        self.assertIn("no such schedule", self.said.getvalue())
-        self.assertIn("0.250", out.getvalue())
-        first = harness.json_lines(figures.read_text())[0]
-        self.assertEqual((first["name"], first["runs"]),
-                         ("resnet.step_s.troupe.1f1b.mb2", [0.25, 0.25]))
-
-
-def shares_of(stage: int, action: str, begin: int, over_us: int = 100) -> list[dict]:
-    """A stage's part of a trace of sleeping layers: one action, each layer so much too long."""
-    share = schedules.PACE_MS * 1000 // schedules.WEIGHTS + over_us
-    return [{"layer": stage * schedules.WEIGHTS + place, "action": action,
-             "begin": begin + place * share, "end": begin + (place + 1) * share}
-            for place in range(schedules.WEIGHTS)]
-
-
-class Schedules(Quiet):
-    def test_prices_are_read_from_a_trace(self) -> None:
-        first = schedules.PACED_MICRO_BATCHES  # of the second step: the first one is left out
-        trace = shares_of(2, f"F{first - 1}", 0, 5000) + shares_of(2, f"F{first}", 100_000)
-        trace += shares_of(3, f"I{first}", 700_000)
-        end = trace[-1]["end"]
-        trace += shares_of(3, f"I{first + 1}", end + 300)
-        trace += shares_of(2, f"I{first}", end + 700)  # the stage has waited for it
-        for action in (f"W{first}", f"I{first + 1}"):  # it has not for these
-            trace += shares_of(2, action, trace[-1]["end"] + 300)
-        found = schedules.prices(trace)
-        self.assertAlmostEqual(found["layer us"], 100)
-        self.assertAlmostEqual(found["action us"], 300)
-        self.assertAlmostEqual(found["message us"], 400)
-
-    def test_rounds_of_before_count(self) -> None:
-        earlier = self.folder / "figures.jsonl"
-        one, two = result("paced.one", 1.0, 2.0), result("paced.two", 5.0)
-        harness.write_figures(earlier, [
-            made for each in (one, two)
-            for made in harness.figures_against(each, "value", f"{each.contender.name}.value", "s")])
-        again = result("paced.one", 9.0)
-        schedules.recall([again], [earlier])
-        self.assertEqual(again.runs("value"), [9.0, 1.0, 2.0])
-
-
-class Recovery(Quiet):
-    """What a run says of its losses."""
-
-    def test_holder_is_the_last_that_took_the_place(self) -> None:
-        log = ("debug: stage-1.2 has the place of stage-1\ninfo: understudy-1 takes the place of "
-               "stage-0\ndebug: understudy-1 has the place of stage-0\n"
-               "debug: understudy-2 has the place of stage-1\n")
-        self.assertEqual(recovery.holder_of("stage-0", log), "understudy-1")
-        self.assertEqual(recovery.holder_of("stage-1", log), "understudy-2")
-        self.assertEqual(recovery.holder_of("stage-2", log), "stage-2")
-
-    def test_shares_of_times_are_the_least_that_so_many_do_not_exceed(self) -> None:
-        said: dict[str, float] = {}
-        with mock.patch.object(recovery, "say_figure",
-                               lambda name, value, _: said.update({name: value})):
-            recovery.say_times("t", [float(100 - each) for each in range(100)])
-            recovery.say_times("one", [5.0])
-        self.assertEqual([said[f"t_{each}"] for each in ("half", "p90", "p99", "most")],
-                         [50.0, 90.0, 99.0, 100.0])
-        self.assertEqual(said["one_half"], 5.0)
-        self.assertEqual(said["one_most"], 5.0)
 
 
 if __name__ == "__main__":
