@@ -34,13 +34,14 @@ std::uint64_t mix(std::initializer_list<std::uint64_t> all) {
   return sum;
 }
 
-replay_company::replay_company(replay_options options, std::uint64_t seed)
+replay_company::replay_company(replay_options options, std::uint64_t seed, left_run left)
     : options_(std::move(options)),
       layout_(options_.training.layout()),
       evaluation_(forward_only(layout_, options_.training.microbatches)),
       stages_(layout_.stages * options_.replicas),
       random_(seed),
       salt_(seed),
+      left_(std::move(left)),
       starts_(stages_, 1),
       told_until_(stages_, 0),
       keeper_starts_(stages_, 1),
@@ -64,11 +65,15 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
   // Of former runs: some with steps that this one will come to, one with more.
   for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{2}, options_.steps + 5})
     disk_[step] = {std::vector<std::uint64_t>(stages_, step)};
-  for (std::uint32_t place = 0; place < stages_; ++place) keepers_[{place, 1}] = {};
+  for (std::uint32_t place = 0; place < stages_; ++place) {
+    keepers_[{place, 1}] = {};
+    beginning_.weights.push_back(mix({stage_of(place)}));
+  }
   open_nodes();
   open_feeders();
+  const auto weights = options_.restarts ? begin_from_left() : beginning_.weights;
   for (std::uint32_t place = 0; place < stages_; ++place)
-    processes_[{place, 1}] = std::make_unique<process>(start(place, 1, mix({stage_of(place)})));
+    processes_[{place, 1}] = std::make_unique<process>(start(place, 1, weights.at(place)));
 }
 
 void replay_company::plan_run() {
@@ -103,15 +108,13 @@ void replay_company::fault(const std::string& what) {
 }
 
 std::string replay_company::run() {
-  for (auto& [who, each] : processes_) make_version(*each, 0);
-  while (!agenda_.empty()) go_on();  // a run begins once all first versions are kept
-  announce();
-  begin_heartbeats();
+  begin_run();
   while (!agenda_.empty() && fault_.empty() && fell_back_.empty() && !has_given_up_) {
     go_on();
     if (events_ > most_events) fault("the run does not end");
     ++events_;
     befall();
+    if (is_trainer_lost_) return fault_;
   }
   if (fault_.empty() && fell_back_.empty() && !has_given_up_) check_end();
   return fault_;
@@ -125,6 +128,7 @@ void replay_company::befall() {
   now(options_.host_losses, [this](std::uint32_t host) { lose_host(host); });
   now(options_.doubts, [this](std::uint32_t place) { fence(holder(place)); });
   now(options_.cuts, [this](const replay_options::cut& what) { cut(what); });
+  if (options_.trainer_loss == events_) lose_trainer();
 }
 
 void replay_company::go_on() {
@@ -209,7 +213,7 @@ void replay_company::tell_trainer(const process_id& from, std::function<void()> 
   auto& until = told_trainer_[from];
   until = std::max(until + 1, now_ + a_delay());
   agenda_.emplace(until, [this, from, era = era_, what = std::move(what)]() mutable {
-    if (cut_off_.contains(from) || era != era_) return;
+    if (is_trainer_lost_ || cut_off_.contains(from) || era != era_) return;
     if (at(from) == nullptr && below(2) == 0)
       cut_off_.insert(from);
     else
@@ -259,7 +263,10 @@ void replay_company::announce() {
     else
       window_.begun_evaluation(what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
-      post_in_order(stage, [this, what, over](process& there) { begin(there, what, over); });
+      post_in_order(stage, [this, what, over, notes = notes_sent_](process& there) {
+        certain_notes_ = std::max(certain_notes_, notes);
+        begin(there, what, over);
+      });
     deliver(what.key, {});
     if (what.trains) want_checkpoint(what.number);
   }
@@ -335,7 +342,7 @@ void replay_company::feed(std::uint32_t replica, edge on, const std::vector<edge
 
 void replay_company::credit_feeder(const process_id& from, std::uint32_t feeder, edge on,
                                    const edge_place& what) {
-  if (from != now_of(from.stage) || !is_feeder_there(feeder)) return;
+  if (is_trainer_lost_ || from != now_of(from.stage) || !is_feeder_there(feeder)) return;
   const auto replica = replica_of(from.stage);
   const auto due = feeders_[replica][on == edge::input ? 0 : 1].credited(what);
   if (!due) return fault("the feeder refused: " + due.error().text);
@@ -380,6 +387,7 @@ void replay_company::tell(std::uint64_t number) {
     for (auto& of : feeders_)
       for (auto& each : of) each.forget_before(*first);
   }
+  if (options_.restarts) note(number);
   complete_if_whole(attempt_);
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -24,6 +25,7 @@
 #include "cluster/hosts/keepers_core.hpp"
 #include "cluster/membership/suspicions_core.hpp"
 #include "cluster/recovery/checkpoint_record_core.hpp"
+#include "cluster/recovery/checkpoint_write_core.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "engine/collective/all_gather_core.hpp"
 #include "engine/collective/all_reduce_core.hpp"
@@ -33,6 +35,7 @@
 #include "engine/step/stage_core.hpp"
 #include "engine/step/step_coordinator_core.hpp"
 #include "engine/step/step_end_core.hpp"
+#include "tests/sim/restarts/left_run.hpp"
 #include "tests/sim/versions/number_version.hpp"
 
 namespace troupe::tests {
@@ -89,6 +92,13 @@ struct replay_options {
   /// false, to see that this is noticed: pieces do not say which of a place's stages sends them;
   /// keepers look at no digest of what they compute.
   bool names_senders = true, checks_digests = true;
+  /// The trainer begins from what another one has left, and its checkpoints are on a disk: none of
+  /// them is spoilt. Of runs that return, on one host.
+  bool restarts = false;
+  /// After so many events the trainer is lost, and its stages go on for so many more. Of runs that
+  /// restart.
+  std::optional<std::uint64_t> trainer_loss = {};
+  std::uint64_t outlived_events = 0;
 };
 
 /// A number that all of these determine, each in its place.
@@ -103,7 +113,8 @@ struct replay_options {
 /// ones only if they have computed the same.
 class replay_company {
  public:
-  replay_company(replay_options options, std::uint64_t seed);
+  /// `left`: by the trainer before, of runs that restart; nothing: this is the first one.
+  replay_company(replay_options options, std::uint64_t seed, left_run left = {});
 
   /// What went wrong, or "" if all steps were done, no process began an action twice, micro-batches
   /// stayed in order, no edge had more than its credits, and none was lost.
@@ -134,6 +145,11 @@ class replay_company {
   [[nodiscard]] const std::string& fell_back() const noexcept { return fell_back_; }
   /// The stages' weights at the end, and each step's loss.
   [[nodiscard]] std::vector<std::uint64_t> outcome() const;
+
+  /// Whether the run has ended because its trainer is lost.
+  [[nodiscard]] bool is_trainer_lost() const noexcept { return is_trainer_lost_; }
+  /// What the trainer leaves, once.
+  [[nodiscard]] left_run leave();
 
  private:
   static constexpr auto tied = "tied";  // the weight
@@ -375,6 +391,24 @@ class replay_company {
   void complete_if_whole(std::uint64_t attempt);
   void complete_checkpoint();
   void close_checkpoint();
+  void cut_off_checkpoint();
+  [[nodiscard]] std::vector<std::uint64_t> own_checkpoints() const;
+
+  // Trainers that follow a lost one, and checkpoints on a disk.
+  [[nodiscard]] std::vector<std::uint64_t> begin_from_left();
+  void begin_from_disk();
+  void begin_run();
+  void lose_trainer();
+  void note(std::uint64_t step);
+  void take_note();
+  void begin_files(std::uint64_t step);
+  void write_file(const process_id& who, checkpoint_disk::operations left,
+                  std::function<void()> written);
+  void write_rest();
+  void write_later();
+  void write_next();
+  void go_to_next_effect(bool is_well);
+  void drop_files();
 
   // A stage.
   void perform(process& at, const result<engine::stage_effects>& effects);
@@ -430,7 +464,7 @@ class replay_company {
   void stored(process& at, const actors::stores_core::store& what);
   void keeper_moved(process& at);
   // A keeper of its versions.
-  void keep_piece(kept_of_stages& keeps, const sent_version& sent);
+  void keep_piece(keeper_versions& versions, const sent_version& sent);
   [[nodiscard]] result<void> compute_version(keeper_versions& versions,
                                              const actors::version_name& of,
                                              const sent_version& sent);
@@ -451,6 +485,7 @@ class replay_company {
   std::vector<order> sequence_;                                // of all steps
   std::mt19937_64 random_;
   const std::uint64_t salt_;  // of chances that change no others
+  left_run left_;             // its versions are the trainer's where nothing outlives it
   std::map<process_id, std::unique_ptr<process>> processes_;
   std::vector<std::uint32_t> starts_;                 // by stage: its current process
   std::vector<std::uint64_t> told_until_;             // by stage: when its last order arrives
@@ -463,7 +498,6 @@ class replay_company {
   std::vector<std::uint32_t> fed_starts_;  // by stage: the start of its process that they know
   std::uint64_t told_data_ = 0;            // when the last order to read arrives
   bool feeds_anew_ = false;                // by others, what is replayed and not over
-  kept_of_stages keeps_here_;              // with the trainer
   std::map<process_id, kept_of_stages> keepers_;         // by process
   std::vector<std::uint32_t> keeper_starts_;             // by stage: whose process has it
   std::set<std::pair<process_id, process_id>> doubted_;  // stages' keepers: they compute other bits
@@ -516,6 +550,16 @@ class replay_company {
   std::map<process_id, process_id> fenced_;  // nodes that were taken for lost and live: their stage
   cluster::suspicions_core suspicions_;
   bool has_heartbeats_ = false;
+  // Another trainer goes on.
+  saved_numbers beginning_;  // the checkpoint, or the weights that the run began with
+  std::uint64_t begun_ = 0;  // the steps in what this trainer began from
+  bool was_left_ = false;    // and that was versions
+  bool is_trainer_lost_ = false;
+  std::deque<step_note> notes_;  // on their way
+  // Notes that were sent, that have arrived, and that were sent before an order which has arrived.
+  std::uint64_t notes_sent_ = 0, notes_arrived_ = 0, certain_notes_ = 0;
+  std::optional<cluster::checkpoint_write_core> writing_;
+  checkpoint_disk::operations to_do_;  // of its effect
 };
 
 }  // namespace troupe::tests

@@ -98,6 +98,7 @@ void replay_company::adopt(std::uint64_t version) {
     weights[place] = *found;
   }
   forget_evaluations(done_before());
+  certain_notes_ = notes_sent_;  // what is lost now gets orders that come after them
   if (!sequence_[finished_].trains) ++in_evaluations_;
   for (const auto& [place, value] : weights)
     processes_[now_of(place)] = std::make_unique<process>(start(place, starts_[place], value));

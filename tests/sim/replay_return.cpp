@@ -52,6 +52,7 @@ void replay_company::missed(const process_id& node) {
 }
 
 void replay_company::noticed(std::uint32_t place) {
+  if (is_trainer_lost_) return;
   known_dead_.insert(place);
   if (is_returning_ || is_replacing_) ++counts_.interrupted;
   if (is_returning_) return begin_return();
@@ -59,7 +60,7 @@ void replay_company::noticed(std::uint32_t place) {
   return_.reached(told_);
   if (!return_.begin_replay({known_dead_.begin(), known_dead_.end()}))
     return fall_back("a stage is lost again and again");
-  if (record_.under_way() && !slices_.contains(place)) static_cast<void>(record_.cut_off());
+  if (record_.under_way() && !slices_.contains(place)) cut_off_checkpoint();
   is_replacing_ = true;
   ++tries_;
   after(a_delay(), in_this_try([this] { replace(); }));
@@ -117,13 +118,11 @@ void replay_company::perform(const return_core::effect& what) {
       perform(return_.replaced());
     });
   } else if (std::holds_alternative<return_core::list_checkpoints>(what)) {
-    std::vector<std::uint64_t> steps;
-    for (auto each = disk_.rbegin(); each != disk_.rend(); ++each) steps.push_back(each->first);
-    perform(return_.own_checkpoints(record_.own(std::move(steps))));
+    perform(return_.own_checkpoints(own_checkpoints()));
   } else if (const auto* const checkpoint = std::get_if<return_core::read_checkpoint>(&what)) {
     later([this, step = checkpoint->step] { read(step); });
   } else if (std::holds_alternative<return_core::read_beginning>(what)) {
-    later([this] { perform(return_.was_read(below(4) != 0)); });
+    later([this] { perform(return_.was_read(options_.restarts || below(4) != 0)); });
   } else if (const auto* const from = std::get_if<return_core::go_on>(&what)) {
     later([this, from = *from] { start_all(from); });
   } else {
@@ -173,7 +172,7 @@ std::vector<std::vector<std::uint64_t>> replay_company::versions_there() const {
   };
   for (const auto& [who, kept] : keepers_)
     if (is_listed(who)) add(kept);
-  add(keeps_here_);
+  add(left_.kept.stages);
   std::vector<std::vector<std::uint64_t>> all;
   for (const auto& each : found) all.emplace_back(each.begin(), each.end());
   return all;
@@ -193,11 +192,12 @@ std::optional<std::uint64_t> replay_company::version_of(std::uint32_t place, std
   };
   for (const auto& [who, kept] : keepers_)
     if (is_listed(who)) look(kept);
-  look(keeps_here_);
+  look(left_.kept.stages);
   return found;
 }
 
 void replay_company::read(std::uint64_t step) {
+  if (options_.restarts) return perform(return_.was_read(left_.disk.read(step).has_value()));
   const auto& of = disk_.at(step);
   if (!of.is_own) fault("a run goes back to what another one has written");
   if (of.is_spoilt) ++counts_.passed_over;
@@ -220,6 +220,8 @@ void replay_company::check_source(const return_core::go_on& from) {
   std::optional<std::uint64_t> checkpoint;
   for (const auto& [step, what] : disk_)
     if (what.is_own && !what.is_spoilt) checkpoint = step;
+  if (const auto own = own_checkpoints(); options_.restarts && !own.empty())
+    checkpoint = own.front();
   if (from.from == return_core::source::versions) {
     if (common_ != from.step) fault("all go back to another version than the newest");
   } else if (common_) {
@@ -233,13 +235,12 @@ void replay_company::check_source(const return_core::go_on& from) {
 
 std::optional<std::vector<std::uint64_t>> replay_company::weights_at(
     const return_core::go_on& from) {
+  if (from.from == return_core::source::checkpoint && options_.restarts)
+    return left_.disk.read(from.step).value().weights;
   if (from.from == return_core::source::checkpoint) return disk_.at(from.step).weights;
+  if (from.from != return_core::source::versions) return beginning_.weights;
   std::vector<std::uint64_t> weights;
   for (std::uint32_t place = 0; place < stages_; ++place) {
-    if (from.from != return_core::source::versions) {
-      weights.push_back(mix({stage_of(place)}));
-      continue;
-    }
     const auto version = version_of(place, from.step);
     if (!version) return std::nullopt;
     weights.push_back(*version);
@@ -255,7 +256,9 @@ void replay_company::start_all(const return_core::go_on& from) {
   const bool has_versions = from.from == return_core::source::versions;
   const bool has_checkpoint = from.from == return_core::source::checkpoint;
   ++(has_versions ? counts_.versions : has_checkpoint ? counts_.checkpoints : counts_.beginnings);
-  if (!has_versions) record_.went_back(from.step);
+  const auto step = has_versions || has_checkpoint ? from.step : beginning_.step;
+  if (!has_versions) record_.went_back(step);
+  if (!has_versions && step > 0) ++left_.counts.from_disk;
   coordinator_ = step_coordinator_core({.stages = stages_,
                                         .skip = true,
                                         .clip_norm = 500,
@@ -266,7 +269,7 @@ void replay_company::start_all(const return_core::go_on& from) {
   answers_.clear();
   window_ = replay_window(options_.accumulate);
   choose_keepers();
-  plan_rest(from.step);
+  plan_rest(step);
   for (auto& each : starts_) ++each;
   open_feeders();
   for (std::uint32_t place = 0; place < stages_; ++place)
@@ -274,7 +277,7 @@ void replay_company::start_all(const return_core::go_on& from) {
         std::make_unique<process>(start(place, starts_[place], weights->at(place)));
   is_starting_ = true;
   for (std::uint32_t place = 0; place < stages_; ++place)
-    make_version(*at(now_of(place)), from.step);
+    make_version(*at(now_of(place)), step);
 }
 
 /// What is left of the run: the steps behind those that are done, and evaluations that were not
@@ -305,7 +308,9 @@ void replay_company::resume_run() {
 
 void replay_company::note_evaluated(std::size_t place) {
   const bool is_whole = place + 1 == sequence_.size() || sequence_[place + 1].trains;
-  if (is_whole) evaluated_.insert(sequence_[place].number - 1);
+  if (!is_whole) return;
+  evaluated_.insert(sequence_[place].number - 1);
+  record_.evaluated(sequence_[place].number - 1);
 }
 
 // Checkpoints: each stage writes what it is after a step, behind which no other has begun yet.
@@ -322,7 +327,10 @@ void replay_company::want_checkpoint(std::uint64_t number) {
 void replay_company::begin_checkpoint(std::uint64_t number) {
   record_.begin(number, false);
   slices_.clear();
-  ++attempt_;
+  if (options_.restarts)
+    begin_files(number);
+  else
+    ++attempt_;
   for (std::uint32_t place = 0; place < stages_; ++place)
     post_in_order(place, [this, number, attempt = attempt_](process& there) {
       if (there.last_done >= number)
@@ -334,11 +342,15 @@ void replay_company::begin_checkpoint(std::uint64_t number) {
 
 void replay_company::write_slice(process& at, std::uint64_t number, std::uint64_t attempt) {
   if (at.last_done != number) fault("a stage writes what it is after another step");
-  after(a_delay(), [this, who = at.self, attempt, weights = at.weights] {
-    if (this->at(who) == nullptr) return;
+  const auto written = [this, who = at.self, attempt, weights = at.weights] {
     tell_trainer(who, [this, place = who.stage, attempt, weights] {
       slice_written(place, attempt, weights);
     });
+  };
+  if (options_.restarts)
+    return write_file(at.self, left_.disk.slice_of(attempt, at.self.stage, at.weights), written);
+  after(a_delay(), [this, who = at.self, written] {
+    if (this->at(who) != nullptr) written();
   });
 }
 
@@ -357,6 +369,7 @@ void replay_company::complete_if_whole(std::uint64_t attempt) {
 void replay_company::complete_checkpoint() {
   const auto step = record_.under_way()->step;
   if (step > told_) fault("a checkpoint is whole whose step was not reported");
+  if (options_.restarts) return write_rest();
   saved_run made{.weights = {}, .is_spoilt = below(8) < options_.spoilt_of_8, .is_own = true};
   for (const auto& [place, weights] : slices_) made.weights.push_back(weights);
   disk_[step] = std::move(made);
@@ -371,7 +384,21 @@ void replay_company::complete_checkpoint() {
 void replay_company::close_checkpoint() {
   wanted_.reset();
   complete_if_whole(attempt_);
-  if (record_.under_way()) static_cast<void>(record_.cut_off());
+  while (writing_ && !to_do_.empty()) write_next();
+  if (record_.under_way()) cut_off_checkpoint();
+}
+
+void replay_company::cut_off_checkpoint() {
+  drop_files();
+  static_cast<void>(record_.cut_off());
+}
+
+/// The newest first.
+std::vector<std::uint64_t> replay_company::own_checkpoints() const {
+  if (options_.restarts) return record_.own(left_.disk.steps());
+  std::vector<std::uint64_t> steps;
+  for (auto each = disk_.rbegin(); each != disk_.rend(); ++each) steps.push_back(each->first);
+  return record_.own(std::move(steps));
 }
 
 }  // namespace troupe::tests

@@ -124,9 +124,9 @@ void replay_company::send_piece(process& at, const actors::stores_core::store& w
     if (is_gone && from != holder(from.stage)) return;
     if (is_gone && dead_.contains(from.stage) && below(2) == 0) return;
     carry(from, sent.there, [this, sent, is_here] {
-      if (is_here) return keep_piece(keeps_here_, sent);
+      if (is_here) return keep_piece(left_.kept.of(sent.of.stage), sent);
       if (const auto found = keepers_.find(sent.there); found != keepers_.end())
-        keep_piece(found->second, sent);
+        keep_piece(found->second[sent.of.stage], sent);
     });
   });
 }
@@ -181,8 +181,7 @@ void replay_company::keeper_moved(process& at) {
 
 // A keeper.
 
-void replay_company::keep_piece(kept_of_stages& keeps, const sent_version& sent) {
-  auto& versions = keeps[sent.of.stage];
+void replay_company::keep_piece(keeper_versions& versions, const sent_version& sent) {
   const auto step = sent.what.step;
   const actors::version_name of{step, options_.names_senders ? sent.of.start : 0U};
   const auto before = numbers_kept(versions, step);
