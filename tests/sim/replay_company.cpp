@@ -387,7 +387,7 @@ void replay_company::tell(std::uint64_t number) {
     for (auto& of : feeders_)
       for (auto& each : of) each.forget_before(*first);
   }
-  if (options_.restarts) note(number);
+  if (options_.restarts) send_note(number);
   complete_if_whole(attempt_);
 }
 

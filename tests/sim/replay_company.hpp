@@ -399,7 +399,7 @@ class replay_company {
   void begin_from_disk();
   void begin_run();
   void lose_trainer();
-  void note(std::uint64_t step);
+  void send_note(std::uint64_t step);
   void take_note();
   void begin_files(std::uint64_t step);
   void write_file(const process_id& who, checkpoint_disk::operations left,
@@ -551,9 +551,9 @@ class replay_company {
   cluster::suspicions_core suspicions_;
   bool has_heartbeats_ = false;
   // Another trainer goes on.
-  saved_numbers beginning_;  // the checkpoint, or the weights that the run began with
-  std::uint64_t begun_ = 0;  // the steps in what this trainer began from
-  bool was_left_ = false;    // and that was versions
+  saved_numbers beginning_;         // the checkpoint, or the weights that the run began with
+  std::uint64_t steps_before_ = 0;  // in what this trainer began from
+  bool was_left_ = false;           // and that was versions
   bool is_trainer_lost_ = false;
   std::deque<step_note> notes_;  // on their way
   // Notes that were sent, that have arrived, and that were sent before an order which has arrived.

@@ -27,23 +27,24 @@ std::vector<std::uint64_t> replay_company::begin_from_left() {
   left_.kept.begin_again();
   begin_from_disk();
   std::vector<cluster::left_note> notes;
-  for (const auto& [step, note] : left_.kept.notes) notes.push_back({step, cut_of_model});
+  for (const auto& [step, what] : left_.kept.notes) notes.push_back({step, cut_of_model});
   const auto found = cluster::last_left(notes, cut_of_model, beginning_.step, versions_there());
   was_left_ = found.has_value();
-  begun_ = told_ = found.value_or(beginning_.step);
-  if (begun_ > left_.told) fault("a trainer goes on after a step that was not reported");
-  if (begun_ < left_.least)
-    fault("a trainer goes on after step " + std::to_string(begun_) + ", and there was more left");
+  steps_before_ = told_ = found.value_or(beginning_.step);
+  if (steps_before_ > left_.told) fault("a trainer goes on after a step that was not reported");
+  if (steps_before_ < left_.least)
+    fault("a trainer goes on after step " + std::to_string(steps_before_) +
+          ", and a version of step " + std::to_string(left_.least) + " was left");
   if (found) evaluated_ = left_.kept.notes.at(*found).evaluated;
-  if (!found && beginning_.is_evaluated) evaluated_.insert(begun_);
+  if (!found && beginning_.is_evaluated) evaluated_.insert(steps_before_);
   record_ = cluster::checkpoint_record_core(options_.accumulate, beginning_.step);
-  record_.told(begun_);
+  record_.told(steps_before_);
   for (const auto step : evaluated_) record_.evaluated(step);
-  plan_rest(begun_);
+  plan_rest(steps_before_);
   if (!found) {
     left_.kept.notes.clear();
     left_.kept.stages.clear();
-    if (begun_ > 0) ++left_.counts.from_disk;
+    if (steps_before_ > 0) ++left_.counts.from_disk;
     return beginning_.weights;
   }
   ++left_.counts.from_versions;
@@ -70,7 +71,7 @@ void replay_company::begin_from_disk() {
 /// what befalls it meanwhile.
 void replay_company::begin_run() {
   is_returning_ = is_starting_ = options_.restarts;
-  for (auto& [who, each] : processes_) make_version(*each, begun_);
+  for (auto& [who, each] : processes_) make_version(*each, steps_before_);
   if (options_.restarts) return;
   while (!agenda_.empty()) go_on();
   announce();
@@ -94,15 +95,15 @@ void replay_company::lose_trainer() {
 left_run replay_company::leave() {
   const std::uint64_t update = options_.accumulate;
   const auto last = told_ - told_ % update;
-  left_.least = was_left_ ? begun_ : 0;
-  if (last >= begun_ + 3 * update) left_.least = last - 2 * update;
+  left_.least = was_left_ ? steps_before_ : 0;
+  if (last >= steps_before_ + 3 * update) left_.least = last - 2 * update;
   left_.told = std::max(left_.told, told_);
   left_.losses = std::move(losses_);
   return std::move(left_);
 }
 
 /// As cluster::note_step. Whoever gets a later order gets it after this has left the trainer.
-void replay_company::note(std::uint64_t step) {
+void replay_company::send_note(std::uint64_t step) {
   if (!options_.outlives || step % options_.accumulate != 0) return;
   notes_.push_back({step, evaluated_});
   ++notes_sent_;

@@ -132,7 +132,7 @@ class run_of_trainers {
 
 }  // namespace
 
-TEST_CASE("a run that loses stages, trainers and unsynced writes ends with its calm numbers") {
+TEST_CASE("a run that loses trainers and stages and unsynced writes ends with its calm numbers") {
   restart_tally of;
   tests::for_each_seed(
       1'000, [&](std::uint64_t seed) { return run_of_trainers(seed, true, of).run(); });
