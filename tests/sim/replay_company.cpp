@@ -128,7 +128,8 @@ void replay_company::befall() {
   now(options_.host_losses, [this](std::uint32_t host) { lose_host(host); });
   now(options_.doubts, [this](std::uint32_t place) { fence(holder(place)); });
   now(options_.cuts, [this](const replay_options::cut& what) { cut(what); });
-  if (options_.trainer_loss == events_) lose_trainer();
+  const bool is_time = options_.trainer_loss && *options_.trainer_loss <= events_;
+  if (is_time && (!options_.amid_write || left_.disk.is_amid_write())) lose_trainer();
 }
 
 void replay_company::go_on() {

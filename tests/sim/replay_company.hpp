@@ -99,6 +99,7 @@ struct replay_options {
   /// restart.
   std::optional<std::uint64_t> trainer_loss = {};
   std::uint64_t outlived_events = 0;
+  bool amid_write = false;  ///< It is lost then as soon as a file is being written.
 };
 
 /// A number that all of these determine, each in its place.

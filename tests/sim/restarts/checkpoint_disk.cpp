@@ -147,9 +147,13 @@ std::size_t checkpoint_disk::lose_power(std::mt19937_64& random) {
 checkpoint_disk::operations checkpoint_disk::file(folder_id in, const std::string& name,
                                                   const std::string& text) {
   const auto temporary = "temporary " + name;
-  return operations{[this, in, temporary, text] { disk_.write_file(in, temporary, text); },
+  return operations{[this, in, temporary, text] {
+                      disk_.write_file(in, temporary, text);
+                      ++unsynced_;
+                    },
                     [this, in, temporary] {
                       if (syncs_ && disk_.text(in, temporary)) disk_.sync_file(in, temporary);
+                      if (unsynced_ > 0) --unsynced_;
                     },
                     [this, in, temporary, name] { disk_.take_name(in, temporary, name); },
                     [this, in] { sync(in); }};
@@ -174,6 +178,7 @@ std::vector<std::string> checkpoint_disk::older_than_kept(std::uint64_t newest) 
 }
 
 void checkpoint_disk::remove_half_written() {
+  unsynced_ = 0;
   for (const auto& name : disk_.names(run_))
     if (name.starts_with(half_written_name))
       for (const auto& each : removal_of(name)) each();

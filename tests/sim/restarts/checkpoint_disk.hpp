@@ -53,6 +53,9 @@ class checkpoint_disk {
   /// Nothing: it is not whole, or has a file of another attempt.
   [[nodiscard]] std::optional<saved_numbers> read(std::uint64_t step) const;
 
+  /// Whether bytes were written that are not synced yet.
+  [[nodiscard]] bool is_amid_write() const { return unsynced_ > 0; }
+
   /// Returns how many files are torn of a checkpoint that was being written.
   std::size_t lose_power(std::mt19937_64& random);
 
@@ -79,6 +82,7 @@ class checkpoint_disk {
   simulated_disk disk_;
   folder_id run_;
   std::map<std::uint64_t, attempt_files> attempts_;
+  std::size_t unsynced_ = 0;  // files of the last attempt
 };
 
 }  // namespace troupe::tests

@@ -98,7 +98,10 @@ class run_of_trainers {
     lose_stages_of_life(life, events, random_);
     if (lost == most_trainers_lost) return life;
     life.trainer_loss = random_() % events + 1;
-    if (random_() % 2 == 0) life.outlived_events = random_() % 60 + 1;
+    if (random_() % 2 == 0)
+      life.outlived_events = random_() % 60 + 1;
+    else
+      life.amid_write = random_() % 2 == 0;
     return life;
   }
 
