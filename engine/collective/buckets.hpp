@@ -22,9 +22,12 @@ inline constexpr std::uint64_t usual_bucket_bytes = 4 << 20;
 /// Parameters at which a bucket is full, however small they are: a frame has a limit too.
 inline constexpr std::size_t most_bucket_parameters = 1024;
 
-/// Which of `owners` owns each parameter of these bytes: the largest parameters first, each to the
-/// owner that has the fewest bytes so far, so that shares are as even as whole parameters allow.
-/// The same on every rank.
+/// Which of `owners`, at least one, owns each parameter of these bytes: the largest parameters
+/// first, each to the owner that has the fewest bytes so far (Graham's rule). Where this gives one
+/// of them over 5% more than an equal share, and a first-fit decreasing packing has a smaller
+/// largest share, it is that packing, of the smallest that bisection finds (Coffman, Garey and
+/// Johnson, "An Application of Bin-Packing to Multiprocessor Scheduling", 1978). The same on every
+/// rank.
 [[nodiscard]] std::vector<std::uint32_t> owners_of(const std::vector<std::uint64_t>& bytes,
                                                    std::uint32_t owners);
 

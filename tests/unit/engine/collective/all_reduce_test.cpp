@@ -88,6 +88,9 @@ TEST_CASE("parameters are owned as evenly as whole ones allow, and alike on ever
   CHECK(owners_of({100, 1, 1}, 2) == std::vector<std::uint32_t>{0, 1, 1});
   CHECK(owners_of({8}, 3) == std::vector<std::uint32_t>{0});
   CHECK(owners_of({}, 3).empty());
+  // 9 each; the largest first to the owner with the fewest, it is 10 and 8.
+  CHECK(owners_of({5, 4, 3, 3, 3}, 2) == std::vector<std::uint32_t>{0, 0, 1, 1, 1});
+  CHECK(owners_of({3, 3, 3}, 2) == std::vector<std::uint32_t>{0, 1, 0});  // nothing is more even
   // Convolutions of a ResNet-18 and many small parameters beside them, in f32.
   std::vector<std::uint64_t> bytes;
   for (const std::uint64_t width : {64, 128, 256, 512})
