@@ -227,8 +227,8 @@ result<void> node_group::put_another(std::size_t place) {
   if (auto ended = launcher_->give_up(old); !ended) return ended;
   // Only now: where its host is given up with it, the understudies there are lost, too.
   const auto understudy = understudies_.take(host);
-  const auto by = understudy.value_or(first_names_.at(place) + "." +
-                                      std::to_string(starts_.at(place) + 1));
+  const auto by =
+      understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
   {
     const std::scoped_lock lock(mutex_);
     names_[place] = by;

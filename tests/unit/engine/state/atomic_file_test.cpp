@@ -1,4 +1,4 @@
-// What a killed writer leaves is removed by the next one, and nothing else is; and what is reserved.
+// What a killed writer leaves is removed by the next one, and nothing else is; what is reserved.
 
 #include "engine/state/atomic_file.hpp"
 
