@@ -218,22 +218,23 @@ std::vector<std::string> node_group::hosts_of_places() const {
 result<void> node_group::put_another(std::size_t place) {
   const auto old = names_.at(place);
   const auto host = launcher_->host_of(old);
-  auto by = first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1);
   const auto end = end_of({old});
+  {
+    const std::scoped_lock lock(mutex_);
+    hung_.reset();
+  }
+  // It counts as lost until it is known to have ended.
+  if (auto ended = launcher_->give_up(old); !ended) return ended;
+  // Only now: where its host is given up with it, the understudies there are lost, too.
+  const auto understudy = understudies_.take(host);
+  const auto by =
+      understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
   {
     const std::scoped_lock lock(mutex_);
     names_[place] = by;
     lost_.erase(old);
-    hung_.reset();
   }
-  if (auto ended = launcher_->give_up(old); !ended) return ended;
-  // Only now: where its host is given up with it, the understudies there are lost, too.
-  const auto understudy = understudies_.take(host);
-  if (understudy) {
-    by = *understudy;
-    const std::scoped_lock lock(mutex_);
-    names_[place] = by;
-  } else {
+  if (!understudy) {
     ++starts_.at(place);
     if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
       return not_started(by, end ? end->text : old + " is lost", begun.error());
@@ -267,8 +268,10 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
     return fail(errc::peer_lost, why.text);
   };
   for (const auto place : places) {
-    if (auto put = put_another(place); !put)
-      return loss_of({names_[place]}) ? lose_all(put.error()) : put;
+    if (auto put = put_another(place); !put) {
+      const bool is_lost = put.error().code == errc::peer_lost && loss_of({names_[place]});
+      return is_lost ? lose_all(put.error()) : put;
+    }
     fresh.push_back(names_[place]);
   }
   const auto here = await(fresh);

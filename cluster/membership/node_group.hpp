@@ -137,6 +137,7 @@ class node_group {
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
   void tell_other_ends() const;
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] bool is_place_lost() const;
   [[nodiscard]] error with_place(const error& why) const;
   [[nodiscard]] error explain_of(const std::vector<std::string>& nodes, const error& why,
                                  std::chrono::milliseconds patience) const;
@@ -161,7 +162,7 @@ class node_group {
   std::function<bool()> is_stopped_;  // asked while nodes are waited for; may be empty
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  /// Nodes that are not replaced, and why they are lost: not all will end in order. Guarded.
+  /// Lost nodes, and why: where one of them has a place, not all will end in order. Guarded.
   std::map<std::string, error> lost_;
   std::optional<countdown_core> countdown_;  // while nodes are waited for; guarded
   std::optional<actors::progress_core::hung>

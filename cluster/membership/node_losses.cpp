@@ -37,7 +37,7 @@ void node_group::on_told(const std::string& name, const std::vector<messages::el
 /// On the link's thread.
 void node_group::end_suspect() {
   std::unique_lock lock(mutex_);
-  if (!lost_.empty()) return;
+  if (is_place_lost()) return;
   auto there = names_;
   if (outliving_host_) there.emplace_back(outliving);
   const auto found = suspicions_.due(there, actors::usual_deadlines.suspicion, steady_clock::now());
@@ -80,7 +80,7 @@ void node_group::perform(const actors::progress_core::effects& what) {
 
 std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
+  changed_.wait_for(lock, patience, [this] { return is_place_lost(); });
   std::set<std::string> gone;
   for (const auto& [name, why] : lost_) gone.insert(name);
   for (auto& each : launcher_->ends()) gone.insert(std::move(each.node));
@@ -88,6 +88,12 @@ std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   for (std::size_t i = 0; i < names_.size(); ++i)
     if (gone.contains(names_[i])) places.push_back(i);
   return places;
+}
+
+/// Whether a node is lost that has a place. Of one whose place another has taken, since its
+/// launcher said first that it had ended, the loss may be told later. Under the lock.
+bool node_group::is_place_lost() const {
+  return std::ranges::any_of(names_, [this](const auto& name) { return lost_.contains(name); });
 }
 
 std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) const {

@@ -1,6 +1,7 @@
 #include "cluster/membership/understudies.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace troupe::cluster {
@@ -66,11 +67,17 @@ bool understudies::lost(const std::string& name) {
 }
 
 result<void> understudies::bury() {
-  for (const auto& each : launcher_.ends()) lost(each.node);
+  std::set<std::string> over;
+  for (const auto& each : launcher_.ends()) {
+    lost(each.node);
+    over.insert(each.node);
+  }
   std::vector<std::string> dead;
   {
     const std::scoped_lock lock(mutex_);
-    dead = std::exchange(lost_, {});
+    std::ranges::copy_if(lost_, std::back_inserter(dead),
+                         [&](const auto& name) { return over.contains(name); });
+    std::erase_if(lost_, [&](const auto& name) { return over.contains(name); });
   }
   for (const auto& name : dead)
     if (auto ended = launcher_.give_up(name); !ended) return ended;

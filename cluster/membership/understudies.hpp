@@ -37,13 +37,15 @@ class understudies {
 
   static constexpr std::size_t most_in_vain = 3;
 
-  /// A node is lost. False: it was none of them, or was taken. From any thread.
+  /// A node is lost. False: it was none of them, or was taken; else the caller has its process
+  /// killed. From any thread.
   bool lost(const std::string& name);
 
   /// Whether others are started for those that are lost. From any thread.
   [[nodiscard]] bool goes_on() const;
 
-  /// Makes sure that those that were lost have ended.
+  /// Gives up those of the lost that have ended. The others are not waited for: they have nothing
+  /// of the run, and a launcher may give up a whole host where one process does not end.
   [[nodiscard]] result<void> bury();
 
  private:

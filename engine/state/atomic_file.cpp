@@ -156,6 +156,11 @@ result<void> atomic_file::open() {
   return {};
 }
 
+void atomic_file::reserve(std::uint64_t bytes) {
+  // The file's length stays what has been written.
+  ::fallocate(open_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+}
+
 result<void> atomic_file::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (offset != position_) {
     if (::lseek(open_.get(), static_cast<off_t>(offset), SEEK_SET) < 0)

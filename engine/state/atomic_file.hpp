@@ -46,6 +46,10 @@ class atomic_file {
   atomic_file& operator=(const atomic_file&) = delete;
   ~atomic_file();
 
+  /// That so many bytes will be written: where the file system can, it finds their place on the
+  /// disk now, which costs less than to do it as they come. What it refuses here is no failure: the
+  /// write for which there is no room says so.
+  void reserve(std::uint64_t bytes);
   /// Behind what was written last.
   [[nodiscard]] result<void> write(std::span<const std::byte> bytes);
   /// From the byte `offset` of the file on; what is between written places and written nowhere is

@@ -97,6 +97,12 @@ safetensors_header header_for(const std::vector<tensor_form>& forms) {
   return header;
 }
 
+std::uint64_t end_of_data(const safetensors_header& header) {
+  std::uint64_t end = 0;
+  for (const auto& entry : header.tensors) end = std::max(end, entry.end);
+  return end;
+}
+
 // Puts tensors where the header says, in whatever order they come.
 class data_writer {
  public:
@@ -152,6 +158,7 @@ result<void> save(const std::filesystem::path& file, const tensor_stream& tensor
   const auto text = format_safetensors_header(header);
   auto out = atomic_file::create(file);
   if (!out) return tl::unexpected(out.error());
+  (*out)->reserve(text.size() + end_of_data(header));
   if (auto begun = (*out)->write_at(0, std::as_bytes(std::span(text))); !begun) return begun;
   data_writer data(**out, header, text.size());
   const auto sent = tensors.send([&](const auto& name, std::uint64_t first, const auto& run) {

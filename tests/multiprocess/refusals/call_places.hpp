@@ -36,6 +36,7 @@ inline constexpr fallible_call fallible_calls[] = {
     {"memfd_create", EMFILE},
     {"shm_open", EMFILE},
     {"ftruncate", ENOSPC},
+    {"fallocate", ENOSPC},
     {"eventfd", EMFILE},
     {"epoll_create", EMFILE},
     {"epoll_create1", EMFILE},

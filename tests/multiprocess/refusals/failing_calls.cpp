@@ -127,6 +127,8 @@ TROUPE_CALL(int, madvise, (void* at, size_t size, int advice), (at, size, advice
 TROUPE_CALL(int, memfd_create, (const char* name, unsigned flags), (name, flags), -1)
 TROUPE_CALL(int, shm_open, (const char* name, int flags, mode_t mode), (name, flags, mode), -1)
 TROUPE_CALL(int, ftruncate, (int fd, off_t size), (fd, size), -1)
+TROUPE_CALL(int, fallocate, (int fd, int mode, off_t offset, off_t size), (fd, mode, offset, size),
+            -1)
 TROUPE_CALL(int, eventfd, (unsigned value, int flags), (value, flags), -1)
 TROUPE_CALL(int, epoll_create, (int size), (size), -1)
 TROUPE_CALL(int, epoll_create1, (int flags), (flags), -1)

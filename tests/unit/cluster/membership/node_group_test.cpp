@@ -159,6 +159,37 @@ TEST_CASE("a node that cannot be started counts as lost, and another one is trie
   CHECK((*group)->names().front() == "stage-0.3");
 }
 
+TEST_CASE("a node that is not known to have ended is not replaced, and stays lost") {
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->not_ended = error{errc::io_failed, "stage-0 was killed, and has not ended"};
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
+  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  const auto refused = (*group)->replace({0});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::io_failed);
+  CHECK(refused.error().text == "stage-0 was killed, and has not ended");
+  CHECK((*group)->lost({}) == std::vector<std::size_t>{0});
+  CHECK((*group)->names() == std::vector<std::string>{"stage-0"});
+}
+
+TEST_CASE("a loss that is told after another node has the place hides no later one") {
+  telling_nodes nodes;
+  nodes.threads->start_another = [&nodes](const auto& name, const auto& trainer) {
+    return nodes.threads->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes.threads, {"stage-0", "stage-1"}, "");
+  REQUIRE(group);
+  nodes.threads->told_ends.push_back({"stage-0", {errc::peer_lost, "it was killed"}});
+  REQUIRE((*group)->lost({}) == std::vector<std::size_t>{0});
+  REQUIRE((*group)->replace({0}));
+  (*group)->node().lose("stage-0", {errc::peer_lost, "it is silent"});
+  nodes.boards.at("stage-1")->note_lost("stage-0.2");
+  CHECK((*group)->lost(std::chrono::seconds(10)) == std::vector<std::size_t>{0});
+  CHECK((*group)->names().front() == "stage-0.2");
+}
+
 TEST_CASE("an understudy that is lost as the host of a lost node is given up is not taken for it") {
   const auto nodes = std::make_shared<watched_threads>();
   std::mutex mutex;

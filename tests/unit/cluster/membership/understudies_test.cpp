@@ -79,10 +79,25 @@ TEST_CASE("an understudy that has ended, or is lost, is not taken, and another i
   CHECK_FALSE(those.lost("understudy-3"));
   CHECK(those.lost("understudy-1"));  // its loss is told after its end was seen
   REQUIRE(those.fill({""}, "here"));
-  CHECK(launcher.given_up == names{"understudy-2", "understudy-1"});
+  CHECK(launcher.given_up == names{"understudy-1"});
   CHECK(those.names() == names{"understudy-4", "understudy-5", "understudy-6"});
   CHECK(those.lost("understudy-1"));
   CHECK(those.names().size() == 3);
+}
+
+TEST_CASE("an understudy that is lost is given up once it has ended, and not waited for") {
+  noted_launcher launcher;
+  understudies those(launcher, 1);
+  REQUIRE(those.fill(alpha_and_beta, "here"));
+  CHECK(those.lost("understudy-1"));
+  REQUIRE(those.fill(alpha_and_beta, "here"));
+  CHECK(launcher.given_up.empty());
+  CHECK(those.names() == names{"understudy-2"});
+  launcher.ended.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  REQUIRE(those.fill(alpha_and_beta, "here"));
+  REQUIRE(those.bury());
+  CHECK(launcher.given_up == names{"understudy-1"});
+  CHECK(those.names() == names{"understudy-2"});
 }
 
 TEST_CASE("no understudies are started without end where none lives, or none can be started") {

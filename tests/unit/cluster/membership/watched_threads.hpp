@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +29,7 @@ class watched_threads final : public cluster::node_launcher {
   cluster::host_spawner spawn = cluster::stage_host({});
   std::function<void(const error&)> on_failure = [](const error&) {};
   std::function<void(const std::string& name)> on_give_up = [](const std::string&) {};
+  std::optional<error> not_ended;            // what `give_up` answers; none: it has ended
   std::vector<cluster::node_end> told_ends;  // what `ends` says
   /// Of one in the place of a lost one, or an understudy.
   std::function<result<void>(const std::string& name, const std::string& trainer)> start_another =
@@ -61,6 +63,7 @@ class watched_threads final : public cluster::node_launcher {
   }
   result<void> give_up(const std::string& name) override {
     on_give_up(name);
+    if (not_ended) return tl::unexpected(*not_ended);
     return {};
   }
   std::vector<cluster::node_end> ends() const override { return told_ends; }

@@ -1,7 +1,8 @@
-// What a killed writer leaves is removed by the next one, and nothing else is.
+// What a killed writer leaves is removed by the next one, and nothing else is; what is reserved.
 
 #include "engine/state/atomic_file.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -9,9 +10,11 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <string>
 #include <thread>
@@ -136,4 +139,31 @@ TEST_CASE("writers that begin and end in one folder at once never take each othe
   CHECK(read_bytes(folder / "first") == "first");
   CHECK(read_bytes(folder / "second") == "second");
   CHECK(files_in(folder.path()) == 2);
+}
+
+TEST_CASE("room that is reserved is a file's at once, and the file holds what was written alone") {
+  constexpr std::int64_t bytes = std::int64_t{1} << 20;
+  const scratch_folder folder;
+  const descriptor other(::open((folder / "other").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (::fallocate(other.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) != 0)
+    SKIP("this file system reserves nothing");
+  fs::create_directory(folder / "there");
+  const auto made = atomic_file::create(folder / "there" / "weights").value();
+  made->reserve(static_cast<std::uint64_t>(bytes));
+  struct stat begun {};
+  REQUIRE(::stat(fs::directory_iterator(folder / "there")->path().c_str(), &begun) == 0);
+  CHECK(begun.st_blocks * 512 >= bytes);
+  CHECK(begun.st_size == 0);
+  REQUIRE(write(*made, "new"));
+  REQUIRE(made->commit());
+  CHECK(read_bytes(folder / "there" / "weights") == "new");
+}
+
+TEST_CASE("a file for which no room can be reserved is written all the same") {
+  const scratch_folder folder;
+  const auto made = atomic_file::create(folder / "weights").value();
+  made->reserve(std::numeric_limits<std::uint64_t>::max());  // longer than any file
+  REQUIRE(write(*made, "new"));
+  REQUIRE(made->commit());
+  CHECK(read_bytes(folder / "weights") == "new");
 }

@@ -91,6 +91,24 @@ TEST_CASE("an agent counts as silent only where its launcher has not stood still
   CHECK_FALSE(paused.has_been_silent_since(asked + 1500ms));
 }
 
+TEST_CASE("an agent may be busy with a process until it says that it runs") {
+  auto session = ready_session();
+  CHECK_FALSE(session.is_starting());
+  CHECK(session.start(start_of("stage-1")).size() == 1);
+  CHECK(session.start(start_of("stage-2")).size() == 1);
+  const auto event = [&](const agent_event& what) {
+    return session.heard(output_stream::out, encode(what), begin_of_time);
+  };
+  CHECK(event(events::started{"stage-1"}).empty());
+  CHECK(session.is_starting());
+  CHECK(event(events::started{"stage-2"}).empty());
+  CHECK_FALSE(session.is_starting());
+  CHECK(session.processes().size() == 2);
+  CHECK(session.start(start_of("stage-3")).size() == 1);
+  CHECK(reason(session.has_not_ended("stage-1", 10s)) != "not lost");
+  CHECK_FALSE(session.is_starting());
+}
+
 TEST_CASE("an agent that a signal ends says so before its processes end") {
   auto agent = begun_agent();
   run(agent, "stage-0");
