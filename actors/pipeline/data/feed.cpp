@@ -172,8 +172,8 @@ engine::batch join_members(const std::vector<engine::batch>& parts,
 
 feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_actor last,
                           std::uint32_t last_chunk, std::uint32_t credits, bool logs) {
-  auto made = system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits,
-                           logs);
+  auto made =
+      system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits, logs);
   declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(made));  // it hands tensors on as they are
   return made;
 }

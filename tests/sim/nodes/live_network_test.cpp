@@ -18,7 +18,7 @@ using namespace troupe;
 
 }  // namespace
 
-TEST_CASE("what is posted to a link of the live network runs once, in order, while its node ticks") {
+TEST_CASE("what is posted to a link of the live network runs once, in order, beside ticks") {
   constexpr int posts = 1000;
   tests::live_network network({.seed = 1});
   std::vector<int> ran;

@@ -1,9 +1,10 @@
-// What other processes tell coordinators and feeders is handled in the thread that it comes in: they
-// are answered while all threads of the scheduler are held.
+// What other processes tell coordinators and feeders is handled where it arrives: they are answered
+// while all threads of the scheduler are held.
 
 #include <ATen/ops/zeros.h>
 
 #include <caf/all.hpp>
+#include <caf/scheduler/abstract_coordinator.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstddef>
