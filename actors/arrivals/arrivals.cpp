@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/arrivals/cheap_actors.hpp"
+#include "actors/arrivals/thread_use.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
@@ -69,13 +70,17 @@ void arrivals::run_ready() {
 
 arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
   auto* const actor = actor_in(what);
+  const bool is_suspect = slow_.contains(actor->id());  // else its runs are not worth more calls
+  const auto before = is_suspect ? thread_use::now() : thread_use{};
   const auto begun = clock::now();
   since_.store(begun.time_since_epoch().count(), std::memory_order_relaxed);
   holder_.store(actor->id(), std::memory_order_release);
   const auto how = what.resume(this, messages_at_once);
   holder_.store(0, std::memory_order_release);
   const auto took = clock::now() - begun;
-  note_time(*actor, took);
+  const bool was_preempted =
+      is_suspect && took > patience && !was_busy(before, thread_use::now(), patience);
+  note_time(*actor, was_preempted ? clock::duration::zero() : took);
   if (how != caf::resumable::resume_later)
     caf::intrusive_ptr_release(&what);
   else if (may_go_on && is_cheap(*actor))

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
@@ -241,7 +242,10 @@ coordinator_actor::behavior_type coordinator_behavior(
 }  // namespace
 
 coordinator_actor spawn_coordinator(caf::actor_system& system, coordinator_parts parts) {
-  return system.spawn(coordinator_behavior, std::make_shared<coordinator_parts>(std::move(parts)));
+  auto made =
+      system.spawn(coordinator_behavior, std::make_shared<coordinator_parts>(std::move(parts)));
+  declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(made));  // it keeps tables, and no tensors
+  return made;
 }
 
 }  // namespace troupe::actors

@@ -52,10 +52,7 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
                                               made->settings_.build);
   // From here on a pause of this process is noticed, and not only from the first interval's end.
   made->link_->post([self = made.get()] { self->on_tick(); });
-  made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
-    self->say_who_holds_the_link();
-    self->link_->post([self] { self->on_tick(); });
-  });
+  made->start_ticking();
   return made;
 }
 
@@ -78,6 +75,14 @@ node::~node() {
   proxies_.clear();
   targets_.clear();
   for (const auto id : held_) system_.registry().erase(id);
+}
+
+void node::start_ticking() {
+  if (settings_.keep_time) return settings_.keep_time([this] { on_tick(); });
+  ticker_ = std::make_unique<ticker>(settings_.liveness.interval, [this] {
+    say_who_holds_the_link();
+    link_->post([this] { on_tick(); });
+  });
 }
 
 void node::say_goodbye() {

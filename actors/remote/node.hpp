@@ -33,6 +33,10 @@ class request_inbox;
 /// Makes a node's link, which reports to these events.
 using link_factory = std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
 
+/// Has `tick` called on a link's own thread, once an interval, until that link ends. Does not wait
+/// for it.
+using timekeeper = std::function<void(std::function<void()> tick)>;
+
 /// A node's name, where it listens ("host:port"; port 0: any free one), and what it reports to its
 /// owner.
 struct node_settings {
@@ -48,6 +52,10 @@ struct node_settings {
   std::function<void(const error& why)> on_refused = {};
   /// How soon a node that hangs or is no longer reachable counts as lost.
   liveness_settings liveness = {};
+  /// Keeps the time of this node's ticks, at each of which it sends heartbeats and decides who is
+  /// alive; empty: a thread of the node's own does (see ticker). A simulated network keeps the time
+  /// of its nodes itself. Called once, by `start`.
+  timekeeper keep_time = {};
   /// What this node's heartbeats carry, and who receives what those of others carry. Called on the
   /// link's thread; neither may wait.
   std::function<std::vector<messages::element>()> tell = {};
@@ -154,6 +162,7 @@ class node final : public actor_directory,
 
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
   [[nodiscard]] messages::link_events link_events();
+  void start_ticking();
   void say_goodbye();
   void take_address(std::string address);
 
@@ -243,7 +252,7 @@ class node final : public actor_directory,
 
   caf::actor_id said_to_hold_ = 0;        // the ticker's
   std::unique_ptr<messages::link> link_;  // its thread calls into everything above
-  std::unique_ptr<ticker> ticker_;        // last: it uses the link
+  std::unique_ptr<ticker> ticker_;        // last: it uses the link; null with a timekeeper
 };
 
 }  // namespace troupe::actors

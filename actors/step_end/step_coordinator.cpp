@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/base/same_actor.hpp"
@@ -85,7 +86,9 @@ step_coordinator_actor::behavior_type step_coordinator_behavior(
 
 step_coordinator_actor spawn_step_coordinator(caf::actor_system& system,
                                               const engine::step_coordinator_rules& rules) {
-  return system.spawn(step_coordinator_behavior, rules);
+  auto made = system.spawn(step_coordinator_behavior, rules);
+  declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(made));  // it adds up numbers, no tensors
+  return made;
 }
 
 }  // namespace troupe::actors

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/base/same_actor.hpp"
 #include "actors/messages/common.hpp"
@@ -171,8 +172,10 @@ engine::batch join_members(const std::vector<engine::batch>& parts,
 
 feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_actor last,
                           std::uint32_t last_chunk, std::uint32_t credits, bool logs) {
-  return system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits,
-                      logs);
+  auto made =
+      system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits, logs);
+  declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(made));  // it hands tensors on as they are
+  return made;
 }
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,

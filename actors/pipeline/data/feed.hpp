@@ -14,7 +14,8 @@ namespace troupe::actors {
 /// Spawns the actor that hands inputs to the stage of the model's first slice, its chunk 0, and
 /// labels to that of its last slice, `last_chunk` (perhaps the same stage), at most `credits` of
 /// each ahead of their use. `logs`: batches are kept until `forget_fed`, for a stage that takes a
-/// lost one's place.
+/// lost one's place. It is declared cheap (see declare_cheap): credits of stages of other processes
+/// are handled where they arrive.
 [[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
                                         stage_actor last, std::uint32_t last_chunk,
                                         std::uint32_t credits, bool logs = false);

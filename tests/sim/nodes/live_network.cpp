@@ -25,13 +25,15 @@ class live_network::place {
     resume();
     inner_.reset();
     crashed_ = true;
+    has_ended_ = true;
     tick_ = {};
     up_.clear();
     connecting_.clear();
   }
 
-  /// Now, or when the node goes on.
+  /// Now, or when the node goes on; never once its link has ended, and its owner with it.
   void happen(std::function<void()> what) {
+    if (has_ended_) return;
     if (paused_) return held_.push_back(std::move(what));
     what();
   }
@@ -121,7 +123,7 @@ class live_network::place {
   messages::simulated_network& network_;
   messages::link_events owner_;
   std::unique_ptr<messages::link> inner_;  // null before the node has started
-  bool crashed_ = false, paused_ = false;
+  bool crashed_ = false, paused_ = false, has_ended_ = false;
   std::function<void()> tick_;
   std::vector<std::function<void()>> held_;
   std::set<peer_id> up_;
@@ -160,10 +162,7 @@ class live_network::live_link final : public messages::link {
   void close(peer_id peer, error reason) override {
     hand_over([at = place_.get(), peer, reason = std::move(reason)] { at->close(peer, reason); });
   }
-  // What a node posts here are its ticks (and node::lose, which nobody calls here).
-  void post(std::function<void()> what) override {
-    network_.post([at = place_.get(), what = std::move(what)] { at->keep_tick(what); });
-  }
+  void post(std::function<void()> what) override { hand_over(std::move(what)); }
   messages::link_stats stats() const override {
     messages::link_stats read;
     network_.do_there([&] { read = place_->open_link().stats(); });
@@ -202,6 +201,12 @@ actors::link_factory live_network::link_of(const std::string& name, messages::li
       made = places_.at(name);
     });
     return std::make_unique<live_link>(*this, std::move(made));
+  };
+}
+
+actors::timekeeper live_network::timekeeper_of(const std::string& name) {
+  return [this, name](std::function<void()> tick) {
+    post([this, name, tick = std::move(tick)] { at(name).keep_tick(tick); });
   };
 }
 

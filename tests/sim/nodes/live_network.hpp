@@ -23,11 +23,12 @@ namespace troupe::tests {
 ///
 /// Nodes' ticks come from its clock too, all in one moment: so that a node beats, is heard and is
 /// decided on in one thread, and none is ever taken for silent because a thread got no processor.
+/// All else that a node posts to its link runs in the order of its calls to it.
 ///
 /// Safe from any thread. Outlives its links.
 class live_network {
  public:
-  /// Between two ticks of a node, which asks its ticker for the same.
+  /// Between two ticks of a node.
   static constexpr std::chrono::milliseconds beat{20};
 
   explicit live_network(const messages::simulated_options& options);
@@ -37,6 +38,9 @@ class live_network {
 
   /// Makes the link of the node of this name.
   [[nodiscard]] actors::link_factory link_of(const std::string& name, messages::limits bounds = {});
+
+  /// Keeps the time of the node of this name, once it has its link.
+  [[nodiscard]] actors::timekeeper timekeeper_of(const std::string& name);
 
   /// Frames that the node has sent so far, without heartbeats, which are a matter of time.
   [[nodiscard]] std::uint64_t sent_by(const std::string& name);

@@ -88,9 +88,12 @@ process::process(const std::string& of, live_network& network, const messages::l
     const std::scoped_lock lock(mutex_);
     if (!lost_.emplace(other, why).second) contradiction_ = name + " lost " + other + " twice";
   };
-  auto started = actors::node::start(
-      system, all_messages(), {.name = name, .on_node_down = on_node_down, .liveness = impatient()},
-      network.link_of(name, bounds));
+  auto started = actors::node::start(system, all_messages(),
+                                     {.name = name,
+                                      .on_node_down = on_node_down,
+                                      .liveness = impatient(),
+                                      .keep_time = network.timekeeper_of(name)},
+                                     network.link_of(name, bounds));
   if (!started) throw std::runtime_error(started.error().text);
   node = std::move(*started);
 }
