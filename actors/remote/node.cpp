@@ -295,8 +295,8 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   is_joining_ = false;
   const auto where = messages::meeting_place::parse(address).outside;
   if (const auto why = refusals_.find(peer->value); why != refusals_.end())
-    return fail(why->second.code,
-                "the node at " + where + " refuses this one: " + why->second.text);
+    return tl::unexpected(
+        error_about("the node at " + where + " refuses this one", why->second));
   if (!answered) return fail(errc::timed_out, "no hello from the node at " + where);
   if (!name) return fail(errc::peer_lost, "the node at " + where + " closed the connection");
   return *name;

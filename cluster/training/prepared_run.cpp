@@ -225,7 +225,7 @@ result<file_state> check_state(const prepared_run& run, checkpoint from,
     const auto kept = engine::from_tensor(from.scaler, *scaler);
     if (!kept) {
       const auto file = from.state_files.empty() ? from.source : from.state_files.front()->file();
-      return fail(kept.error().code, file.string() + ": " + kept.error().text);
+      return tl::unexpected(error_about(file.string(), kept.error()));
     }
     scaler = *kept;
   }
@@ -263,9 +263,7 @@ result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
   const auto tensor = engine::to_tensor({.scale = kept->scale, .applied = kept->applied});
   return engine::from_tensor(tensor, *run.scaler)
       .map([](const engine::loss_scaler& scaler) { return std::optional(scaler); })
-      .map_error([&](const error& why) {
-        return error{why.code, from.folder.string() + ": " + why.text};
-      });
+      .map_error([&](const error& why) { return error_about(from.folder.string(), why); });
 }
 
 result<described_model> describe_model(const application& program, const trainer_config& config,

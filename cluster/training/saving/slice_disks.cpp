@@ -98,7 +98,7 @@ slice_disks sorted(const opened_places& opened, const std::vector<std::string>& 
 }
 
 error of_place(const std::string& host, const error& why) {
-  return {why.code, "checkpoint.storage: " + (host.empty() ? "" : host + ": ") + why.text};
+  return error_about("checkpoint.storage" + (host.empty() ? "" : ": " + host), why);
 }
 
 /// What all disks answer, in their order, or who says first why not.
