@@ -309,7 +309,9 @@ host_actor::behavior_type host_behavior(host_pointer self,
       },
       guarded(on_open_slices),
       [self](const reach_nodes& order) { return send_scout<nodes_reached>(self, order); },
-      [](const ask_memory&) { return memory_told{host_name(), engine::read_free_memory()}; },
+      [](const ask_memory&) {
+        return memory_told{host_name(), engine::read_free_memory()};
+      },
       [self](const ask_interfaces&) {
         const auto& parts = self->state.parts;
         return interfaces_told{parts.interfaces, static_cast<bool>(parts.listen)};

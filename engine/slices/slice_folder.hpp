@@ -12,6 +12,9 @@
 
 namespace troupe::engine {
 
+/// Whether a name can be that of a file in a folder: no path, and not hidden.
+[[nodiscard]] bool is_plain_name(const std::string& name);
+
 /// Sixteen hexadecimal digits that nobody else has drawn, and nobody can guess.
 [[nodiscard]] std::string random_word();
 

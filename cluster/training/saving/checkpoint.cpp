@@ -17,7 +17,6 @@ namespace troupe::cluster {
 namespace {
 
 using engine::named_tensor;
-using engine::safetensors_entry;
 using engine::tensor_reader;
 
 /// The digest of a file's weights as they are now.
