@@ -78,6 +78,7 @@ class session_core {
     error why;
     bool operator==(const lost&) const = default;
   };
+  /// What is told of the agent as it came: the scheduler asks, or has sent it a signal.
   using asked_to_end = events::asked_to_end;
   using signalled = events::signalled;
   using effect =
