@@ -216,20 +216,19 @@ std::optional<engine::loss_scaler> first_scaler(const model_config& model,
 // A run with a fixed loss scale, or none, leaves a saved one.
 result<file_state> check_state(const prepared_run& run, checkpoint from,
                                const std::vector<std::string>& skip) {
-  if (auto skipped = skip_tensors(from, run.layers, skip); !skipped)
-    return tl::unexpected(skipped.error());
-  if (auto finite = check_finite(from); !finite) return tl::unexpected(finite.error());
-  if (auto fits = check_fits(from, run.layers); !fits) return tl::unexpected(fits.error());
+  auto sound = check_start(run.layers, std::move(from), skip);
+  if (!sound) return tl::unexpected(sound.error());
   auto scaler = run.scaler;
-  if (scaler && from.scaler.defined()) {
-    const auto kept = engine::from_tensor(from.scaler, *scaler);
+  if (scaler && sound->scaler.defined()) {
+    const auto& files = sound->state_files;
+    const auto kept = engine::from_tensor(sound->scaler, *scaler);
     if (!kept) {
-      const auto file = from.state_files.empty() ? from.source : from.state_files.front()->file();
+      const auto file = files.empty() ? sound->source : files.front()->file();
       return tl::unexpected(error_about(file.string(), kept.error()));
     }
     scaler = *kept;
   }
-  return file_state{std::move(from), std::move(scaler)};
+  return file_state{std::move(*sound), std::move(scaler)};
 }
 
 result<void> begin_from(prepared_run& run, whole_checkpoint from) {

@@ -84,7 +84,7 @@ struct file_state {
 };
 
 /// Checks that what was opened fits the run, with the optimizers' state and the loss scale. `skip`:
-/// see skip_tensors. Errors: bad_data, bad_config.
+/// see check_start. Errors: bad_data, bad_config.
 [[nodiscard]] result<file_state> check_state(const prepared_run& run, checkpoint from,
                                              const std::vector<std::string>& skip);
 
