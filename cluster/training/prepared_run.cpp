@@ -86,8 +86,7 @@ result<void> check_micro_batches(const application& program, const trainer_confi
 /// Has the run begin from what was opened, once all of it is checked.
 result<void> take_beginning(prepared_run& run, result<checkpoint> opened,
                             const std::vector<std::string>& skip) {
-  if (!opened) return tl::unexpected(opened.error());
-  auto checked = check_state(run, std::move(*opened), skip);
+  auto checked = check_state(run, std::move(opened), skip);
   if (!checked) return tl::unexpected(checked.error());
   run.scaler = checked->scaler;
   run.init = std::move(checked->from);
@@ -214,7 +213,7 @@ std::optional<engine::loss_scaler> first_scaler(const model_config& model,
 }  // namespace
 
 // A run with a fixed loss scale, or none, leaves a saved one.
-result<file_state> check_state(const prepared_run& run, checkpoint from,
+result<file_state> check_state(const prepared_run& run, result<checkpoint> from,
                                const std::vector<std::string>& skip) {
   auto sound = check_start(run.layers, std::move(from), skip);
   if (!sound) return tl::unexpected(sound.error());
