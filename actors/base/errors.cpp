@@ -50,10 +50,6 @@ error from_caf(const caf::error& from) {
   return {errc::handler_failed, "the actor failed with code " + std::to_string(from.code())};
 }
 
-error error_about(const std::string& who, const error& why) {
-  return {why.code, who + ": " + why.text};
-}
-
 bool is_own(const caf::error& what) {
   return what && what.category() == category;
 }

@@ -11,9 +11,6 @@ namespace troupe::actors {
 [[nodiscard]] caf::error to_caf(const error& from);
 [[nodiscard]] error from_caf(const caf::error& from);
 
-/// The same error, with whom it concerns: "stage-0: no plan of that number".
-[[nodiscard]] error error_about(const std::string& who, const error& why);
-
 /// Whether an actor gave this error of its own accord, here or in another process; CAF's own do not
 /// say whose they are.
 [[nodiscard]] bool is_own(const caf::error& what);

@@ -30,9 +30,10 @@ requester::~requester() {
 }
 
 error requester::explain(const error& why, const question& asked, const std::string& node) {
-  return {why.code, "a request '" + plain_name(*asked.message) + "' to actor " +
-                        std::to_string(asked.target) +
-                        (node.empty() ? "" : " of node '" + node + "'") + ": " + why.text};
+  return error_about("a request '" + plain_name(*asked.message) + "' to actor " +
+                         std::to_string(asked.target) +
+                         (node.empty() ? "" : " of node '" + node + "'"),
+                     why);
 }
 
 }  // namespace troupe::actors

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/base/free_memory.hpp"
 
 /// What several conversations say.
 namespace troupe::actors {
@@ -63,17 +64,15 @@ struct ask_memory {
   static void fields(auto&, auto&) {}
 };
 
-/// As of engine::free_memory.
+/// What the node has beyond what it has taken.
 struct memory_told {
   static constexpr auto declared = travels("memory_told");
 
   std::string host;  // its name for itself
-  std::uint64_t bytes = 0;
-  std::uint64_t swap_bytes = 0;
-  std::uint64_t group_limit_bytes = 0;
+  engine::free_memory room = {};
 
   static void fields(auto& self, auto& f) {
-    f(self.host, self.bytes, self.swap_bytes, self.group_limit_bytes);
+    f(self.host, self.room.bytes, self.room.swap_bytes, self.room.group_limit_bytes);
   }
 };
 

@@ -88,6 +88,15 @@ struct run_stage {
   }
 };
 
+/// What one stage did in a step.
+struct stage_share {
+  double busy_s = 0;                     ///< Seconds of arithmetic, including the update.
+  std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
+  std::uint64_t peak_context_bytes = 0;  ///< Most that its contexts held at once in this step.
+  std::uint64_t computed_again = 0;      ///< Actions that its process had begun before.
+  std::uint64_t peak_device_bytes = 0;   ///< Of its process on its device, so far; 0 on the CPU.
+};
+
 /// The step is over, and its update was applied or skipped. On the same lane as votes, so that it
 /// arrives before the stage's next vote: a stage whose vote on a step is known has answered all
 /// steps before it (docs/recovery.md).
@@ -98,18 +107,14 @@ struct stage_done {
   // Last stage: of each logical replica; together they are the mean over the batch.
   std::vector<double> losses = {};
   std::vector<std::vector<double>> metrics = {};  // last stage, evaluation: the sums of each one
-  double busy_s = 0;                              // seconds of arithmetic, the update included
-  std::uint64_t peak_memory_bytes = 0;            // of the stage's process, so far
-  std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
-  std::string skipped;                   // why the step was left out; empty: it was not
-  double loss_scale = 1;                 // that the step's loss was multiplied by
-  std::uint64_t computed_again = 0;      // actions that its process had begun before
-  std::uint64_t peak_device_bytes = 0;   // of its process on its device, so far; 0 on the CPU
+  stage_share share = {};
+  std::string skipped;    // why the step was left out; empty: it was not
+  double loss_scale = 1;  // that the step's loss was multiplied by
 
   static void fields(auto& self, auto& f) {
-    f(self.step.epoch, self.step.step, self.losses, self.metrics, self.busy_s,
-      self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale,
-      self.computed_again, self.peak_device_bytes);
+    f(self.step.epoch, self.step.step, self.losses, self.metrics, self.share.busy_s,
+      self.share.peak_memory_bytes, self.share.peak_context_bytes, self.skipped, self.loss_scale,
+      self.share.computed_again, self.share.peak_device_bytes);
   }
 };
 

@@ -310,8 +310,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
       guarded(on_open_slices),
       [self](const reach_nodes& order) { return send_scout<nodes_reached>(self, order); },
       [](const ask_memory&) {
-        const auto free = engine::read_free_memory();
-        return memory_told{host_name(), free.bytes, free.swap_bytes, free.group_limit_bytes};
+        return memory_told{host_name(), engine::read_free_memory()};
       },
       [self](const ask_interfaces&) {
         const auto& parts = self->state.parts;

@@ -135,8 +135,7 @@ void pipeline::add_up(const std::vector<stage_done>& reports, step_outcome& outc
       engine::add_sums(metrics[first + k], report.metrics[k]);
     if (outcome.skipped.empty()) outcome.skipped = report.skipped;
     outcome.loss_scale = report.loss_scale;
-    outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes,
-                              report.computed_again, report.peak_device_bytes});
+    outcome.stages.push_back(report.share);
   }
   outcome.loss = engine::tree_sum(std::move(losses), std::plus<>());
   outcome.metrics = engine::tree_sum(std::move(metrics), [](auto left, const auto& right) {

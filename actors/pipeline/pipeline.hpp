@@ -38,15 +38,6 @@ class edge_plan;
 class requester;
 struct replace_neighbour;
 
-/// What one stage did in a step.
-struct stage_share {
-  double busy_s = 0;                     ///< Seconds of arithmetic, including the update.
-  std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
-  std::uint64_t peak_context_bytes = 0;  ///< Peak of what was kept for backwards in this step.
-  std::uint64_t computed_again = 0;      ///< Actions that its process had begun before.
-  std::uint64_t peak_device_bytes = 0;   ///< Of its process on its device, so far; 0 on the CPU.
-};
-
 /// The outcome of one step.
 struct step_outcome {
   engine::step_key key;

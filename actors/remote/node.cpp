@@ -46,7 +46,7 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
     lock.unlock();
     return tl::unexpected(address.error());
   }
-  made->take_address(std::move(*address));
+  made->address_.change(std::move(*address));
   made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address(), own_identity(),
                                               made->settings_.liveness, made->settings_.admit,
                                               made->settings_.build);
@@ -62,7 +62,9 @@ node::node(caf::actor_system& system, const message_registry& types, node_settin
       settings_(std::move(settings)),
       proxies_(system, *this),
       inbox_(request_inbox::of(system)),
-      arrivals_(std::make_unique<arrivals>(system)) {}
+      exported_(system),
+      arrivals_(std::make_unique<arrivals>(system)),
+      targets_(system, open_) {}
 
 node::~node() {
   open_->close();
@@ -74,7 +76,7 @@ node::~node() {
   static_cast<void>(link_.release());
   proxies_.clear();
   targets_.clear();
-  for (const auto id : held_) system_.registry().erase(id);
+  exported_.clear();
 }
 
 void node::start_ticking() {
@@ -103,36 +105,29 @@ messages::link_events node::link_events() {
 }
 
 void node::arrived(peer_id peer, frame&& in) {
-  const auto known = greeted_.find(peer.value);
+  auto* const known = correspondents_.find(peer);
   const bool between_actors = in.kind == frame_kind::message || in.kind == frame_kind::request ||
                               (in.kind == frame_kind::response && in.target != 0);
-  if (between_actors && known != greeted_.end()) {
-    known->second->heard = true;
-    return received(*known->second, in);
+  if (between_actors && known) {
+    known->heard = true;
+    return received(*known, in);
   }
-  const bool greeted = known != greeted_.end();
   step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
-  if (greeted) return;
+  if (known) return;
   std::unique_lock lock(mutex_);
   const auto name = core_->name_of(peer);
   const bool welcome = name && !name->empty() && !core_->lost(*name);
   lock.unlock();
-  if (welcome) greeted_.emplace(peer.value, &correspondent_of(*name));
+  if (welcome) correspondents_.greeted(peer, *name);
 }
 
 void node::peer_left(peer_id peer, const error& why) {
-  if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
+  correspondents_.disconnected(peer);
   {
     const std::scoped_lock lock(mutex_);
-    if (is_joining_) refusals_.emplace(peer.value, why);
+    refusals_.disconnected(peer, why);
   }
   step([&](auto& core) { return core.peer_down(peer, why, clock::now()); });
-}
-
-node::correspondent& node::correspondent_of(const std::string& name) {
-  auto& found = correspondents_[name];
-  if (found.name.empty()) found.name = name;
-  return found;
 }
 
 caf::strong_actor_ptr node::handle_of(correspondent& at, caf::actor_id actor) {
@@ -177,7 +172,7 @@ void node::perform_locked(remote_core::effects& effects) {
 
 void node::perform(remote_core::effect& effect) {
   if (const auto* in = std::get_if<remote_core::received>(&effect)) {
-    received(correspondent_of(in->node), in->what);
+    received(correspondents_.of(in->node), in->what);
   } else if (const auto* back = std::get_if<remote_core::undelivered>(&effect)) {
     undelivered(back->what, back->why);
   } else if (auto* no = std::get_if<remote_core::refuse>(&effect)) {
@@ -214,12 +209,9 @@ void node::send(const std::string& to, frame out) {
 }
 
 void node::on_tick() {
-  forget_ended();
+  targets_.forget_ended();
   const auto told = settings_.tell ? settings_.tell() : std::vector<messages::element>();
-  std::vector<std::string> heard;
-  for (auto& [name, who] : correspondents_) {
-    if (std::exchange(who.heard, false)) heard.push_back(name);
-  }
+  const auto heard = correspondents_.take_heard();
   step([&](auto& core) { return core.tick(clock::now(), heard, told); });
 }
 
@@ -245,17 +237,11 @@ void node::break_off(const error& why) {
   step([&](auto& core) { return core.break_off(why); });
 }
 
-/// Under the lock. Those of before stay, for they may be being read.
-void node::take_address(std::string address) {
-  addresses_.push_front(std::move(address));
-  address_.store(&addresses_.front(), std::memory_order_release);
-}
-
 result<std::string> node::listen_at(const std::string& address) {
   auto met = link_->listen(address);
   if (!met) return met;
   const std::scoped_lock lock(mutex_);
-  take_address(*met);
+  address_.change(*met);
   core_->listens_at(*met);
   return met;
 }
@@ -280,8 +266,7 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   const auto deadline = clock::now() + timeout;
   {
     const std::scoped_lock lock(mutex_);
-    is_joining_ = true;
-    refusals_.clear();
+    refusals_.begin();
   }
   auto connected = std::make_shared<std::promise<result<peer_id>>>();
   auto outcome = connected->get_future();
@@ -290,18 +275,17 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   const auto peer = outcome.get();
 
   std::unique_lock lock(mutex_);
-  if (!peer) is_joining_ = false;
+  if (!peer) refusals_.end();
   if (!peer) return tl::unexpected(peer.error());
   std::optional<std::string> name;
   const bool answered = changed_.wait_until(lock, deadline, [&] {
     name = core_->name_of(*peer);
     return !name || !name->empty();
   });
-  is_joining_ = false;
+  refusals_.end();
   const auto where = messages::meeting_place::parse(address).outside;
-  if (const auto why = refusals_.find(peer->value); why != refusals_.end())
-    return fail(why->second.code,
-                "the node at " + where + " refuses this one: " + why->second.text);
+  if (const auto* why = refusals_.find(*peer))
+    return tl::unexpected(error_about("the node at " + where + " refuses this one", *why));
   if (!answered) return fail(errc::timed_out, "no hello from the node at " + where);
   if (!name) return fail(errc::peer_lost, "the node at " + where + " closed the connection");
   return *name;
@@ -343,24 +327,7 @@ messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
     if (const auto* name = name_behind(actor->node()))
       return {*name, core_->address_of(*name), actor->id()};
   }
-  return {settings_.name, address(), make_reachable(actor)};
-}
-
-caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
-  const auto id = actor->id();
-  auto& known = reachable_[id % reachable_.size()];
-  if (known.load(std::memory_order_acquire) == id) return id;
-  const std::scoped_lock lock(mutex_);
-  auto& registry = system_.registry();
-  if (!registry.get<caf::strong_actor_ptr>(id)) {
-    if (held_.size() == held_.capacity())  // before it grows: without those that have ended
-      std::erase_if(held_,
-                    [&registry](auto each) { return !registry.get<caf::strong_actor_ptr>(each); });
-    registry.put(id, actor);
-    held_.push_back(id);
-  }
-  known.store(id, std::memory_order_release);
-  return id;
+  return {settings_.name, address(), exported_.add(actor)};
 }
 
 std::string node::name_of(const caf::node_id& id) {

@@ -1,23 +1,23 @@
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/node_id.hpp>
 #include <caf/proxy_registry.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <forward_list>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "actors/remote/lookups/correspondents.hpp"
+#include "actors/remote/lookups/join_refusals.hpp"
+#include "actors/remote/lookups/listening_address.hpp"
+#include "actors/remote/lookups/own_actors.hpp"
 #include "actors/remote/remote_actor.hpp"
 #include "actors/remote/remote_core.hpp"
 #include "actors/remote/ticker.hpp"
@@ -92,9 +92,7 @@ class node final : public actor_directory,
 
   [[nodiscard]] const std::string& name() const noexcept { return settings_.name; }
   /// Where it listens now. The text lives as long as this node.
-  [[nodiscard]] const std::string& address() const noexcept {
-    return *address_.load(std::memory_order_acquire);
-  }
+  [[nodiscard]] const std::string& address() const noexcept { return address_.now(); }
   [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
   /// What to give lendable_tensors; null: its link copies all tensors.
   [[nodiscard]] std::shared_ptr<messages::shared_memory> memory() const { return link_->memory(); }
@@ -153,18 +151,11 @@ class node final : public actor_directory,
     caf::node_id id;
     std::shared_ptr<route> way;
   };
-  /// A node that writes to us, and the handles of its actors that did.
-  struct correspondent {
-    std::string name;
-    std::unordered_map<caf::actor_id, caf::strong_actor_ptr> known;
-    bool heard = false;  // since the last tick, past the core
-  };
 
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
   [[nodiscard]] messages::link_events link_events();
   void start_ticking();
   void say_goodbye();
-  void take_address(std::string address);
 
   // caf::proxy_registry::backend and message_carrier
   caf::strong_actor_ptr make_proxy(caf::node_id node, caf::actor_id actor) override;
@@ -188,10 +179,7 @@ class node final : public actor_directory,
   // Frames from other nodes, by kind. On the link's thread.
   void arrived(peer_id peer, messages::frame&& in);
   void peer_left(peer_id peer, const error& why);
-  [[nodiscard]] correspondent& correspondent_of(const std::string& name);
   [[nodiscard]] caf::strong_actor_ptr handle_of(correspondent& at, caf::actor_id actor);
-  [[nodiscard]] const caf::strong_actor_ptr& target_of(caf::actor_id id);
-  void forget_ended();  // at each tick
   void received(correspondent& from, const messages::frame& in);
   void deliver(correspondent& from, const messages::frame& in);
   void deliver_response(correspondent& from, const messages::frame& in);
@@ -218,37 +206,27 @@ class node final : public actor_directory,
   /// Both call under the lock.
   [[nodiscard]] known_node& known(const std::string& name);
   [[nodiscard]] const std::string* name_behind(const caf::node_id& id) const;
-  /// The id under which other nodes answer a local actor.
-  caf::actor_id make_reachable(const caf::strong_actor_ptr& actor);
 
   caf::actor_system& system_;
   const message_registry& types_;
   const node_settings settings_;
-  std::forward_list<std::string> addresses_;  // at which it has listened, the last one first
-  std::atomic<const std::string*> address_ = nullptr;
+  listening_address address_;  // changed under mutex_
   caf::proxy_registry proxies_;
   const caf::strong_actor_ptr inbox_;  // of the requests that wait for an answer: see requests()
   std::shared_ptr<gate> open_ = std::make_shared<gate>();  // actors come in through it
+  exported_actors exported_;
 
   // Guarded by mutex_, which is never held while an actor or the owner is called.
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_joining_ = false;
-  std::map<std::uint64_t, error> refusals_;  // by peer_id: of who went while this node joins
+  join_refusals refusals_;
   std::unique_ptr<remote_core> core_;
   std::map<std::string, known_node> nodes_;
-  std::vector<caf::actor_id> held_;  // local actors that other nodes may reach: kept alive
 
   // The link's thread's, so that what comes in takes no lock.
   const std::unique_ptr<arrivals> arrivals_;
-  std::map<std::string, correspondent> correspondents_;
-  std::unordered_map<std::uint64_t, correspondent*> greeted_;         // by peer_id
-  std::unordered_map<caf::actor_id, caf::strong_actor_ptr> targets_;  // that others have sent to
-  std::mutex ended_mutex_;            // held for nothing else: actors end wherever they are let go
-  std::vector<caf::actor_id> ended_;  // of targets_, to be forgotten
-
-  // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
-  std::array<std::atomic<caf::actor_id>, 256> reachable_{};
+  correspondents correspondents_;
+  target_actors targets_;
 
   caf::actor_id said_to_hold_ = 0;        // the ticker's
   std::unique_ptr<messages::link> link_;  // its thread calls into everything above

@@ -62,7 +62,7 @@ result<void> node::put(caf::mailbox_element& what, frame& out) {
   if (auto encoded = types_.encode(what.content(), out, *this); !encoded) return encoded;
   if (!what.sender) return {};
   if (what.sender->node() == system_.node())
-    out.sender = make_reachable(what.sender);
+    out.sender = exported_.add(what.sender);
   else if (what.mid.is_request())
     return fail(errc::unknown_target, "a request of node '" + name_of(what.sender->node()) +
                                           "' cannot be delegated to a third node");
@@ -116,36 +116,8 @@ void node::received(correspondent& from, const frame& in) {
   }
 }
 
-/// The actor of this node that others reach under that id; null: there is none (any more). The
-/// registry is asked once for each: it would count one reference more for every message, next to
-/// those that the actor's own thread counts. Until the next tick an actor that has ended is found
-/// all the same, and refuses requests itself.
-const caf::strong_actor_ptr& node::target_of(caf::actor_id id) {
-  if (const auto known = targets_.find(id); known != targets_.end()) return known->second;
-  auto found = system_.registry().get<caf::strong_actor_ptr>(id);
-  static const caf::strong_actor_ptr nobody;
-  if (!found) return nobody;
-  const auto& target = targets_.emplace(id, std::move(found)).first->second;
-  target->get()->attach_functor([this, id, open = open_](const caf::error&) {
-    const auto inside = open->enter();
-    if (!inside) return;
-    const std::scoped_lock lock(ended_mutex_);
-    ended_.push_back(id);
-  });
-  return target;
-}
-
-void node::forget_ended() {
-  std::vector<caf::actor_id> ended;
-  {
-    const std::scoped_lock lock(ended_mutex_);
-    ended.swap(ended_);
-  }
-  for (const auto id : ended) targets_.erase(id);
-}
-
 void node::deliver(correspondent& from, const frame& in) {
-  const auto& target = target_of(in.target);
+  const auto& target = targets_.find(in.target);
   if (!target)
     return refuse(from.name, in,
                   {errc::unknown_target, "there is no actor " + std::to_string(in.target) +
@@ -201,7 +173,7 @@ void node::watch(const std::string& from, caf::actor_id target) {
 
 void node::actor_ended(const remote_core::actor_ended& what) {
   const auto reason = what.notice.body.empty() ? caf::error{} : to_caf(error_in(what.notice));
-  correspondent_of(what.node).known.erase(what.notice.sender);
+  correspondents_.of(what.node).known.erase(what.notice.sender);
   std::unique_lock lock(mutex_);
   const auto id = known(what.node).id;
   lock.unlock();
@@ -280,7 +252,7 @@ void node::tell_sender(const caf::strong_actor_ptr& sender, const error& why) {
 /// Actors that are linked across nodes send each other their exits themselves; only when a node is
 /// lost it is up to us.
 void node::node_down(const remote_core::node_down& what) {
-  std::erase_if(greeted_, [&](const auto& entry) { return entry.second->name == what.node; });
+  correspondents_.lost(what.node);
   std::unique_lock lock(mutex_);
   const auto id = known(what.node).id;
   lock.unlock();

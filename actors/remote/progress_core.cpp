@@ -9,7 +9,6 @@ namespace troupe::actors {
 namespace {
 
 using messages::element;
-using messages::value;
 
 constexpr double times_usual = 10;
 constexpr double times_longest = 3;

@@ -37,10 +37,10 @@ void answer(stage_pointer self, const step_key& key) {
   if (!step) return;
   auto& [order, report, promise, groups] = step.mapped();
   report.step = key;
-  report.peak_memory_bytes = peak_memory_bytes();
-  report.peak_device_bytes = engine::peak_bytes_on(self->state.streams->device()).value_or(0);
+  report.share.peak_memory_bytes = peak_memory_bytes();
+  report.share.peak_device_bytes = engine::peak_bytes_on(self->state.streams->device()).value_or(0);
   for (const auto& module : self->state.modules)
-    report.peak_context_bytes += module->take_peak_context_bytes();
+    report.share.peak_context_bytes += module->take_peak_context_bytes();
   promise.deliver(report);
 }
 
@@ -154,7 +154,7 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
     return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks_of(self->state)),
                                           found->second.order, *outcome.failure));
   if (!add_losses(self, found->second, outcome.losses)) return;
-  found->second.report.busy_s += outcome.busy_s;
+  found->second.report.share.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 

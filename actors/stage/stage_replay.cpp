@@ -99,7 +99,7 @@ void count_action(stage_pointer self, announced_step& step, const engine::action
   const auto& order = step.order;
   if (order.kind != engine::step_kind::training || order.dry_run) return;
   if (self->state.replay.begun->note(self->state.versions.stage, order.number, what))
-    ++step.report.computed_again;
+    ++step.report.share.computed_again;
 }
 
 namespace {

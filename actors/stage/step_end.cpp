@@ -264,7 +264,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
           [self, key = what.key](const gradients_applied& outcome) {
             const auto found = self->state.steps.find(key);
             if (found == self->state.steps.end()) return;  // failed meanwhile
-            found->second.report.busy_s += outcome.busy_s;
+            found->second.report.share.busy_s += outcome.busy_s;
             if (self->state.end.replicas.shares_state()) return share_parameters(self, key);
             end_step(self, self->state.end.core.ended(key));
           },
@@ -305,7 +305,7 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   auto& state = self->state;
   const auto found = state.steps.find(from.step);
   if (found == state.steps.end()) return;  // failed meanwhile
-  found->second.report.busy_s += from.busy_s;
+  found->second.report.share.busy_s += from.busy_s;
   if (from.failure)
     return fail_all(self,
                     failure_of_work("summing the gradients", found->second.order, *from.failure));

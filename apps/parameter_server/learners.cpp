@@ -36,11 +36,6 @@ actors::learner wide_learner(const clicks_shape& shape, std::int64_t classes, st
   return made;
 }
 
-error of_setting(const std::string& name, error why) {
-  why.text.insert(0, name + ": ");
-  return why;
-}
-
 result<actors::learner> image_learner(const actors::build_worker& order) {
   auto data = engine::open_dataset({.source = order.data,
                                     .image_size = order.image_size,
@@ -48,9 +43,9 @@ result<actors::learner> image_learner(const actors::build_worker& order) {
                                     .threads = 1,
                                     .strict = order.strict,
                                     .warn = {}});
-  if (!data) return tl::unexpected(of_setting("data.source", data.error()));
+  if (!data) return tl::unexpected(error_about("data.source", data.error()));
   const auto classes = engine::choose_classes(order.classes, (*data)->classes());
-  if (!classes) return tl::unexpected(of_setting("model.classes", classes.error()));
+  if (!classes) return tl::unexpected(error_about("model.classes", classes.error()));
   auto layers = build_resnet(order.model, *classes, order.seed);
   if (!layers) return tl::unexpected(layers.error());
   return actors::learner{std::move(*layers), std::move(*data), {}};
@@ -77,12 +72,12 @@ std::optional<learner_fault> fault_of(const std::string& model, const std::strin
 
 result<actors::learner> make_learner(const actors::build_worker& order) {
   if (const auto wrong = fault_of(order.model, order.data))
-    return tl::unexpected(of_setting(wrong->setting, {errc::bad_config, wrong->why}));
+    return tl::unexpected(error_about(wrong->setting, {errc::bad_config, wrong->why}));
   if (order.model != wide) return image_learner(order);
   const auto shape = parse_clicks(order.data);
   if (!shape) return tl::unexpected(shape.error());
   const auto classes = engine::choose_classes(order.classes, 2);
-  if (!classes) return tl::unexpected(of_setting("model.classes", classes.error()));
+  if (!classes) return tl::unexpected(error_about("model.classes", classes.error()));
   return wide_learner(*shape, *classes, order.seed);
 }
 

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <span>
 #include <utility>
 
@@ -89,15 +88,6 @@ result<void> try_to_write(const fs::path& folder) {
   return written.map_error([&](error reason) {
     return error{errc::io_failed, folder.string() + " takes no checkpoint: " + reason.text};
   });
-}
-
-/// A name that nobody has used, and nobody can guess.
-std::string unused_name(std::uint64_t step) {
-  std::random_device random;
-  std::array<char, 64> name{};
-  std::snprintf(name.data(), name.size(), "%s%s%06llu-%08x%08x", half_written_prefix.data(),
-                step_prefix.data(), static_cast<unsigned long long>(step), random(), random());
-  return name.data();
 }
 
 result<void> write_note(const fs::path& folder) {
@@ -188,7 +178,9 @@ std::optional<std::uint64_t> checkpoint_folder::free_bytes() const {
 
 result<checkpoint_folder::begun> checkpoint_folder::begin(std::uint64_t step) const {
   remove_half_written(folder_);
-  begun made{folder_ / unused_name(step), step};
+  const auto name = std::string(half_written_prefix) + path_of(step).filename().string() + "-" +
+                    engine::random_word();
+  begun made{folder_ / name, step};
   if (::mkdir(made.folder.c_str(), 0777) != 0) return failed(path_of(step), "cannot be written");
   return made;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/checksums/file_digest.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "messages/base/bad_json.hpp"
 
@@ -135,10 +136,6 @@ result<checkpoint_manifest::file> to_file(const std::string& name, const json& f
   return made;
 }
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && !name.starts_with('.');
-}
-
 /// Of all that a manifest says, whatever the order and the spaces that it is written with.
 std::string checksum_of(json manifest) {
   manifest.erase(checksum_name);
@@ -171,7 +168,7 @@ result<void> take_files(checkpoint_manifest& into, const json& manifest, int for
   json::object_t files;
   if (auto taken = take(manifest, "", "files", files); !taken) return taken;
   for (const auto& [name, each] : files) {
-    if (!is_plain_name(name))
+    if (!engine::is_plain_name(name))
       return bad("says '" + name + "', which is no name of a checkpoint's file");
     auto file =
         format == format_of_two_files ? to_one_of_two(name, each) : to_file(name, each, format);
@@ -200,7 +197,7 @@ result<void> take_left_out(checkpoint_manifest& into, const json& manifest) {
 
 result<void> take_slices(checkpoint_manifest& into, const json& manifest) {
   return take(manifest, "", "slices", into.slices).and_then([&]() -> result<void> {
-    if (is_plain_name(into.slices)) return {};
+    if (engine::is_plain_name(into.slices)) return {};
     return bad("says '" + into.slices + "', which is no name of a folder of slices");
   });
 }

@@ -27,9 +27,8 @@ class setting_places {
   }
 
   /// The same error, beginning with where its setting was given.
-  [[nodiscard]] error blame(const std::string& name, error why) const {
-    why.text.insert(0, of(name) + ": ");
-    return why;
+  [[nodiscard]] error blame(const std::string& name, const error& why) const {
+    return error_about(of(name), why);
   }
 
   bool operator==(const setting_places&) const { return true; }

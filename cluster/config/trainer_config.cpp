@@ -155,13 +155,13 @@ result<std::vector<std::size_t>> node_of_stages(const placement_tables& config, 
 }
 
 result<std::optional<std::size_t>> stage_of_data(const placement_tables& config,
-                                                 const data_config& data, unsigned cores) {
+                                                 const data_config& data) {
   const auto& wanted = data.node;
   if (wanted.empty()) return std::nullopt;
   std::vector<std::string> names;  // of each stage's node
   const auto places = config.cluster.nodes.empty()
                           ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
-                          : node_of_stages(config, cores);
+                          : node_of_stages(config);
   if (!places) return tl::unexpected(places.error());
   for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage)
     names.push_back(places->empty() ? "stage-" + std::to_string(stage)

@@ -300,8 +300,7 @@ struct placement_tables {
 /// where there are no nodes the one that it names itself, "stage-0". Nothing: the trainer reads
 /// them. Errors: bad_config for an unknown name, listing the known ones.
 [[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const placement_tables& config,
-                                                               const data_config& data,
-                                                               unsigned cores = cores_here());
+                                                               const data_config& data);
 
 /// Intra-op threads of each stage, those of one replica after those of another: as above, or where
 /// there are nodes what each stage's says, or an equal share of its cores. The config is checked.

@@ -74,7 +74,7 @@ error join_failure(const joined_node_settings& settings, const error& why) {
   if (!settings.by_hand) return why;
   if (why.code == errc::bad_config)
     return {why.code, words_on_refusal(settings.name, settings.trainer, why.text)};
-  error told{why.code, settings.name + ": " + why.text};
+  error told = error_about(settings.name, why);
   if (why.code == errc::address_unavailable || why.code == errc::timed_out) {
     told.text +=
         "; see whether the run's trainer has started, and join at the address that it prints";
@@ -163,7 +163,7 @@ std::string words_on_other_build(const actors::greeting& who, const trainer_prog
 result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
   constexpr std::size_t usual_nodes = 4;
   if (auto enough = actors::check_threads(usual_nodes); !enough)
-    return fail(enough.error().code, settings.name + ": " + enough.error().text);
+    return tl::unexpected(error_about(settings.name, enough.error()));
   actors::message_registry types;
   actors::add_protocol(types);
   if (settings.known.own_messages) settings.known.own_messages(types);

@@ -51,7 +51,7 @@ result<std::shared_ptr<data_on_node>> data_on_node::open(node_group& group, std:
   }
   const auto& why = opened.error();
   if (why.code == errc::peer_lost) return tl::unexpected(group.explain(why));
-  return fail(why.code, "data on node " + data.node + ": " + why.text);
+  return tl::unexpected(error_about("data on node " + data.node, why));
 }
 
 result<void> data_on_node::open_again(std::uint64_t reached) {

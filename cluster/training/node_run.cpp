@@ -76,7 +76,7 @@ result<void> serve_as_node(const node_options& options, registries known,
                                 .known = std::move(known)};
   if (settings.by_hand) {  // else its trainer, or an agent of it, has started its own program
     auto build = program_build();
-    if (!build) return fail(build.error().code, options.name + ": " + build.error().text);
+    if (!build) return tl::unexpected(error_about(options.name, build.error()));
     settings.build = std::move(*build);
   }
   // Other nodes reach this one where it listens, which may be another host than theirs.

@@ -39,7 +39,7 @@ result<void> check_slices(const engine::model& layers, const pipeline_config& co
         const auto schedule =
             config.plan ? "the plan of " + config.schedule_file.string() : config.schedule;
         if (layout->chunks > 1) why.text += " (schedule: " + schedule + ")";
-        return places.blame("pipeline.stages", std::move(why));
+        return places.blame("pipeline.stages", why);
       });
 }
 
@@ -49,10 +49,10 @@ result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& 
   if (auto fits = check_slices(layers, config, places, known); !fits)
     return tl::unexpected(fits.error());
   if (config.partition == partition::cuts)
-    return engine::parse_cuts(engine::layer_names(layers), config.cut).map_error([&](error why) {
-      why.text.insert(0, places.of("pipeline.cut", "pipeline.partition") + ": ");
-      return why;
-    });
+    return engine::parse_cuts(engine::layer_names(layers), config.cut)
+        .map_error([&](const error& why) {
+          return error_about(places.of("pipeline.cut", "pipeline.partition"), why);
+        });
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(layer->macs(sample_shape));
   return engine::even_cuts(costs, slices_of(config, known.schedules));

@@ -86,8 +86,7 @@ result<void> check_micro_batches(const application& program, const trainer_confi
 /// Has the run begin from what was opened, once all of it is checked.
 result<void> take_beginning(prepared_run& run, result<checkpoint> opened,
                             const std::vector<std::string>& skip) {
-  if (!opened) return tl::unexpected(opened.error());
-  auto checked = check_state(run, std::move(*opened), skip);
+  auto checked = check_state(run, std::move(opened), skip);
   if (!checked) return tl::unexpected(checked.error());
   run.scaler = checked->scaler;
   run.init = std::move(checked->from);
@@ -214,22 +213,21 @@ std::optional<engine::loss_scaler> first_scaler(const model_config& model,
 }  // namespace
 
 // A run with a fixed loss scale, or none, leaves a saved one.
-result<file_state> check_state(const prepared_run& run, checkpoint from,
+result<file_state> check_state(const prepared_run& run, result<checkpoint> from,
                                const std::vector<std::string>& skip) {
-  if (auto skipped = skip_tensors(from, run.layers, skip); !skipped)
-    return tl::unexpected(skipped.error());
-  if (auto finite = check_finite(from); !finite) return tl::unexpected(finite.error());
-  if (auto fits = check_fits(from, run.layers); !fits) return tl::unexpected(fits.error());
+  auto sound = check_start(run.layers, std::move(from), skip);
+  if (!sound) return tl::unexpected(sound.error());
   auto scaler = run.scaler;
-  if (scaler && from.scaler.defined()) {
-    const auto kept = engine::from_tensor(from.scaler, *scaler);
+  if (scaler && sound->scaler.defined()) {
+    const auto& files = sound->state_files;
+    const auto kept = engine::from_tensor(sound->scaler, *scaler);
     if (!kept) {
-      const auto file = from.state_files.empty() ? from.source : from.state_files.front()->file();
-      return fail(kept.error().code, file.string() + ": " + kept.error().text);
+      const auto file = files.empty() ? sound->source : files.front()->file();
+      return tl::unexpected(error_about(file.string(), kept.error()));
     }
     scaler = *kept;
   }
-  return file_state{std::move(from), std::move(scaler)};
+  return file_state{std::move(*sound), std::move(scaler)};
 }
 
 result<void> begin_from(prepared_run& run, whole_checkpoint from) {
@@ -263,9 +261,7 @@ result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
   const auto tensor = engine::to_tensor({.scale = kept->scale, .applied = kept->applied});
   return engine::from_tensor(tensor, *run.scaler)
       .map([](const engine::loss_scaler& scaler) { return std::optional(scaler); })
-      .map_error([&](const error& why) {
-        return error{why.code, from.folder.string() + ": " + why.text};
-      });
+      .map_error([&](const error& why) { return error_about(from.folder.string(), why); });
 }
 
 result<described_model> describe_model(const application& program, const trainer_config& config,

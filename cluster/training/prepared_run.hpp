@@ -84,8 +84,8 @@ struct file_state {
 };
 
 /// Checks that what was opened fits the run, with the optimizers' state and the loss scale. `skip`:
-/// see skip_tensors. Errors: bad_data, bad_config.
-[[nodiscard]] result<file_state> check_state(const prepared_run& run, checkpoint from,
+/// see check_start. Errors: as there.
+[[nodiscard]] result<file_state> check_state(const prepared_run& run, result<checkpoint> from,
                                              const std::vector<std::string>& skip);
 
 /// Parameters and buffers of some layers, without memory.

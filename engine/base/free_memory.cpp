@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <optional>
 
 namespace troupe::engine {
 namespace {
@@ -16,13 +15,6 @@ std::optional<std::uint64_t> number_in(const std::string& text) {
   std::uint64_t out = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), out);
   return status == std::errc() && stop != text.data() ? std::optional(out) : std::nullopt;
-}
-
-std::optional<std::uint64_t> number_of(const fs::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  std::getline(in, line);
-  return number_in(line);
 }
 
 /// The number behind a word at a line's beginning ("MemAvailable:   123 kB").
@@ -46,8 +38,8 @@ group_room left_in_groups() {
   group_room least;
   for (const auto& group : control_groups("memory")) {
     const auto either = [&group](const char* second, const char* first) {
-      const auto number = number_of(group / second);
-      return number ? number : number_of(group / first);
+      const auto number = first_number(group / second);
+      return number ? number : first_number(group / first);
     };
     const auto limit = either("memory.max", "memory.limit_in_bytes");
     if (!limit || *limit >= no_limit) continue;
@@ -62,6 +54,13 @@ group_room left_in_groups() {
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> first_number(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return number_in(line);
+}
 
 std::vector<fs::path> control_groups(const std::string& controller) {
   std::vector<fs::path> found;

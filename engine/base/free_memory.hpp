@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct free_memory {
 
 /// Reads /proc and the control groups (versions 1 and 2). Linux only.
 [[nodiscard]] free_memory read_free_memory();
+
+/// The number that a file's first line begins with; nullopt: none, or there is no such file.
+[[nodiscard]] std::optional<std::uint64_t> first_number(const std::filesystem::path& file);
 
 /// The folders of this process's control group, from its own up to the root: of version 2, or of a
 /// controller ("memory", "cpu") of version 1. A container may see its own as the root.

@@ -159,9 +159,9 @@ opened_dataset open_safetensors(const std::filesystem::path& file, const dataset
   tensor_map tensors;
   for (auto& item : *loaded) tensors.emplace(std::move(item.name), std::move(item.tensor));
   auto train = take_pair(tensors, "");
-  if (!train) return fail(train.error().code, file.string() + ": " + train.error().text);
+  if (!train) return tl::unexpected(error_about(file.string(), train.error()));
   auto test = take_test_pair(tensors, *train);
-  if (!test) return fail(test.error().code, file.string() + ": " + test.error().text);
+  if (!test) return tl::unexpected(error_about(file.string(), test.error()));
   if (auto sound = check_fixed_size(options, train->images.size(2), train->images.size(3)); !sound)
     return tl::unexpected(sound.error());
   return std::make_unique<safetensors_dataset>(options.source, std::move(*train), std::move(*test));

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/convolution.h>
@@ -16,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/autograd/autocast.hpp"
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/kernels/weight_gradient.hpp"
 #include "engine/operators/packed_convolution.hpp"
@@ -242,10 +242,7 @@ struct convolution_function : torch::autograd::Function<convolution_function> {
 
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                     const convolution_geometry& how, const std::shared_ptr<weight_copies>& copies) {
-  const auto device = input.device().type();
-  const auto type = at::autocast::is_autocast_enabled(device)
-                        ? at::autocast::get_autocast_dtype(device)
-                        : input.scalar_type();
+  const auto type = current_autocast(input.device().type()).value_or(input.scalar_type());
   return convolution_function::apply(input.to(type), weight, how, copies);
 }
 

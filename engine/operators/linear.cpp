@@ -1,7 +1,6 @@
 #include "engine/operators/linear.hpp"
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/mm.h>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/autograd/autocast.hpp"
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/operators/weight_copies.hpp"
 
@@ -88,10 +88,7 @@ struct linear_function : torch::autograd::Function<linear_function> {
 
 at::Tensor linear_map(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                       const std::shared_ptr<weight_copies>& copies) {
-  const auto device = input.device().type();
-  const auto type = at::autocast::is_autocast_enabled(device)
-                        ? at::autocast::get_autocast_dtype(device)
-                        : input.scalar_type();
+  const auto type = current_autocast(input.device().type()).value_or(input.scalar_type());
   const auto added = bias.defined() ? std::optional(bias) : std::nullopt;
   const auto outputs = weight.size(0);
   const auto map = [&](const at::Tensor& rows) {  // [n, in]

@@ -128,9 +128,9 @@ result<void> parameter_store::update(std::span<const tensor_batch> pushes) try {
     auto stepped = by_rows ? step_rows(each, mean_of_rows(first, pushes.size(), type), options)
                            : step(each, of, pushes.size(), options);
     if (!stepped)
-      return fail(stepped.error().code, "update " + std::to_string(version_.value) + ": " +
-                                            directory_[each.first].name +
-                                            " and on: " + stepped.error().text);
+      return tl::unexpected(error_about("update " + std::to_string(version_.value) + ": " +
+                                            directory_[each.first].name + " and on",
+                                        stepped.error()));
   }
   return {};
 } catch (const std::exception& problem) {

@@ -17,9 +17,8 @@ result<plan> read_plan(const std::filesystem::path& file) {
   if (!in) return fail(errc::io_failed, file.string() + " cannot be read: " + std::strerror(errno));
   std::ostringstream text;
   text << in.rdbuf();
-  return parse_checked(text.str()).map_error([&](error why) {
-    why.text.insert(0, file.string() + ": ");
-    return why;
+  return parse_checked(text.str()).map_error([&](const error& why) {
+    return error_about(file.string(), why);
   });
 }
 

@@ -36,17 +36,6 @@ tl::unexpected<error> failed(const fs::path& where, const std::string& what) {
   return fail(errc::io_failed, where.string() + ": " + what + ": " + std::strerror(errno));
 }
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && !name.starts_with('.');
-}
-
-std::string random_word() {
-  std::random_device random;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
-  return text.data();
-}
-
 /// Who comes first writes what the others read: a link is made by one of them only. Who comes later
 /// needs no room on the disk. Whether the file is there is for `hold` to see.
 result<void> write_once(const fs::path& file) {
@@ -120,6 +109,17 @@ bool belongs_to(const std::string& name, const std::string& owner) {
 }
 
 }  // namespace
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && !name.starts_with('.');
+}
+
+std::string random_word() {
+  std::random_device random;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
+  return text.data();
+}
 
 result<void> make_synced_folder(const fs::path& folder) {
   std::error_code why;

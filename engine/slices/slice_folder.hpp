@@ -12,6 +12,12 @@
 
 namespace troupe::engine {
 
+/// Whether a name can be that of a file in a folder: no path, and not hidden.
+[[nodiscard]] bool is_plain_name(const std::string& name);
+
+/// Sixteen hexadecimal digits that nobody else has drawn, and nobody can guess.
+[[nodiscard]] std::string random_word();
+
 /// Where a host keeps slices of checkpoints on a disk of its own: FOLDER/step-000040-OWNER-5d1e../
 /// holds the files of one checkpoint, under a name that no other checkpoint has, so that nothing is
 /// ever renamed; what no manifest names was never completed. The owner is a word for the trainer's

@@ -38,4 +38,8 @@ std::string_view describe(errc code) noexcept {
   return "unknown error";
 }
 
+error error_about(const std::string& what, const error& why) {
+  return {why.code, what + ": " + why.text};
+}
+
 }  // namespace troupe

@@ -45,4 +45,7 @@ using result = tl::expected<T, error>;
   return tl::unexpected<error>(error{code, std::move(text)});
 }
 
+/// The same error, with what it concerns: "stage-0: no plan of that number".
+[[nodiscard]] error error_about(const std::string& what, const error& why);
+
 }  // namespace troupe

@@ -14,12 +14,12 @@ constexpr option_rule share_rule(std::string_view name, double fallback, std::st
   return {.name = name, .fallback = fallback, .most = 1, .below_most = true, .help = help};
 }
 
-constexpr option_rule beta1_rule(double fallback = 0.9) {
-  return share_rule("beta1", fallback, "Decay rate of the first moment");
+constexpr option_rule beta1_rule() {
+  return share_rule("beta1", 0.9, "Decay rate of the first moment");
 }
 
-constexpr option_rule beta2_rule(double fallback = 0.999) {
-  return share_rule("beta2", fallback, "Decay rate of the second moment");
+constexpr option_rule beta2_rule() {
+  return share_rule("beta2", 0.999, "Decay rate of the second moment");
 }
 
 constexpr option_rule eps_rule(double fallback) {

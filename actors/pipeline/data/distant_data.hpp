@@ -24,7 +24,7 @@ class distant_data final : public engine::dataset {
   /// for `open_again`. Errors: those of opening it there; peer_lost.
   [[nodiscard]] static result<std::shared_ptr<distant_data>> open(
       caf::actor_system& system, node_names names, const host_actor& host,
-      const engine::dataset_options& options, bool may_be_lost = false);
+      const engine::dataset_options& options, bool may_be_lost);
 
   /// A batch of a run was read. Another node that opens the data (`open_again`) goes on counting
   /// unreadable samples from there.

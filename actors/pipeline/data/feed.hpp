@@ -18,7 +18,7 @@ namespace troupe::actors {
 /// are handled where they arrive.
 [[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
                                         stage_actor last, std::uint32_t last_chunk,
-                                        std::uint32_t credits, bool logs = false);
+                                        std::uint32_t credits, bool logs);
 
 /// Cuts a batch into `microbatches` as even as can be, the larger ones first, and shares them out
 /// to `feeders`, one per replica of the pipeline (see engine::share_of_batch). At most one

@@ -123,10 +123,10 @@ result<void> check_listen(draft& whole, const registries&) {
 result<void> check_secret(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   if (!link.secret_file.empty()) {
-    return read_secret_file(link.secret_file).map([](const auto&) {}).map_error([&](error why) {
-      why.text.insert(0, whole.where("link.secret_file") + ": ");
-      return why;
-    });
+    return read_secret_file(link.secret_file)
+        .map([](const auto&) {})
+        .map_error(
+            [&](const error& why) { return error_about(whole.where("link.secret_file"), why); });
   }
   // Processes that we start get a random secret from us.
   const bool ours_alone = !whole.config.cluster.nodes.empty();

@@ -16,6 +16,6 @@ namespace troupe::cluster {
 /// change. `unknown`: tables of which something is not known, so that nothing is said that depends
 /// on them; an empty word among them: of any table.
 [[nodiscard]] std::vector<error> errors_together(draft& whole, const registries& known,
-                                                 std::set<std::string> unknown = {});
+                                                 std::set<std::string> unknown);
 
 }  // namespace troupe::cluster

@@ -1,9 +1,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
-#include <optional>
 #include <sstream>
 
 #include "cluster/doctor/host/examine_host.hpp"
@@ -14,12 +12,6 @@
 namespace troupe::cluster::doctor {
 namespace {
 
-std::optional<std::uint64_t> number_in(const std::string& text) {
-  std::uint64_t out = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return status == std::errc() && stop != text.data() ? std::optional(out) : std::nullopt;
-}
-
 double cpu_quota() {
   double least = std::numeric_limits<double>::infinity();
   for (const auto& group : engine::control_groups("cpu")) {
@@ -27,8 +19,8 @@ double cpu_quota() {
     double period = 0;
     std::istringstream both(first_line(group / "cpu.max"));  // "max 100000", "150000 100000"
     if (!(both >> quota >> period)) {
-      quota = static_cast<double>(number_in(first_line(group / "cpu.cfs_quota_us")).value_or(0));
-      period = static_cast<double>(number_in(first_line(group / "cpu.cfs_period_us")).value_or(0));
+      quota = static_cast<double>(engine::first_number(group / "cpu.cfs_quota_us").value_or(0));
+      period = static_cast<double>(engine::first_number(group / "cpu.cfs_period_us").value_or(0));
     }
     if (quota > 0 && period > 0) least = std::min(least, quota / period);
   }

@@ -189,10 +189,7 @@ bool has_met_doctor(const error& why) {
 }
 
 result<void> serve_doctor(const guest_settings& as) {
-  const auto named = [&as](error why) {
-    why.text.insert(0, as.name + ": ");
-    return why;
-  };
+  const auto named = [&as](const error& why) { return error_about(as.name, why); };
   guest here(as);
   if (auto opened = here.open(); !opened) return opened.map_error(named);
   log::info(as.name + ": troupe doctor at " + as.address + " examines this machine for the run");

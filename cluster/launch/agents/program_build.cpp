@@ -9,8 +9,7 @@ result<std::string> digest_of_this() {
   constexpr std::size_t digest_bytes = 16;
   auto digest = engine::digest_of_file("/proc/self/exe", digest_bytes);
   if (!digest)
-    return fail(digest.error().code,
-                "this program's own file cannot be read: " + digest.error().text);
+    return tl::unexpected(error_about("this program's own file cannot be read", digest.error()));
   return digest->digits;
 }
 

@@ -78,15 +78,9 @@ class session_core {
     error why;
     bool operator==(const lost&) const = default;
   };
-  /// The scheduler asks the run to end.
-  struct asked_to_end {
-    bool operator==(const asked_to_end&) const = default;
-  };
-  /// SIGUSR1 or SIGUSR2 has reached the agent.
-  struct signalled {
-    int signal = 0;
-    bool operator==(const signalled&) const = default;
-  };
+  /// What is told of the agent as it came: the scheduler asks, or has sent it a signal.
+  using asked_to_end = events::asked_to_end;
+  using signalled = events::signalled;
   using effect =
       std::variant<send, ready, show, warn, wait, process_ended, lost, asked_to_end, signalled>;
   using effects = std::vector<effect>;

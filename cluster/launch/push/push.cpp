@@ -155,9 +155,8 @@ std::string own_machine() {
 
 result<pushed_place> push_to(const agent_place& place, const std::vector<std::string>& options,
                              const std::vector<pushed_file>& files) {
-  const auto name_place = [&place](error why) {
-    if (!why.text.starts_with(place.text())) why.text.insert(0, place.text() + ": ");
-    return why;
+  const auto name_place = [&place](const error& why) {
+    return why.text.starts_with(place.text()) ? why : error_about(place.text(), why);
   };
   const auto asked = run_there(place, options, question_line(files), -1,
                                actors::usual_deadlines.list_files, "tell which files it lacks");

@@ -77,10 +77,10 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
                       {},
                       0}));
   }
-  return group_->start(child).map_error([&](error why) {
-    why.text.insert(0, agent_place{host.name, host.host, "", "", ""}.text() + ": ");
-    if (host.host.empty() && !host.program.empty()) why.text += "; see `program` in its [[node]]";
-    return why;
+  return group_->start(child).map_error([&](const error& why) {
+    error told = error_about(agent_place{host.name, host.host, "", "", ""}.text(), why);
+    if (host.host.empty() && !host.program.empty()) told.text += "; see `program` in its [[node]]";
+    return told;
   });
 }
 

@@ -97,16 +97,6 @@ std::map<std::string, double> server_settings_of_steps(const own_settings& own) 
           {"server.bf16_gradients", server.bf16_gradients ? 1 : 0}};
 }
 
-result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
-                               const std::vector<std::string>& skip) {
-  if (!from) return from;
-  if (auto skipped = skip_tensors(*from, layers, skip); !skipped)
-    return tl::unexpected(skipped.error());
-  if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
-  if (auto fits = check_fits(*from, layers); !fits) return tl::unexpected(fits.error());
-  return from;
-}
-
 result<prepared_server> prepare(const server_application& program, const trainer_config& config) {
   const auto server = config.own.of<server_settings>();
   const auto order = worker_order(config, 0);

@@ -51,11 +51,6 @@ struct prepared_server {
 /// Settings of the table [server] that determine the steps: see checkpointed_run.
 [[nodiscard]] std::map<std::string, double> server_settings_of_steps(const own_settings& own);
 
-/// Checks that all of what was opened, a checkpoint or a file of --init, fits the run. Errors:
-/// that of opening it; bad_data.
-[[nodiscard]] result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
-                                             const std::vector<std::string>& skip);
-
 /// Errors: bad_config, bad_data.
 [[nodiscard]] result<prepared_server> prepare(const server_application& program,
                                               const trainer_config& config);

@@ -24,6 +24,7 @@
 #include "cluster/training/stages/stage_reach.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
@@ -261,7 +262,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
-  const disk_access hosts{group, ask, config, word_of_run()};
+  const disk_access hosts{group, ask, config, engine::random_word()};
   auto on_hosts = find_beginning_on_hosts(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = open_report(program, config, run, *orders);

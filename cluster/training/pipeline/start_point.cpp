@@ -14,8 +14,7 @@ result<start_point> at_checkpoint(const prepared_run& run, const whole_checkpoin
                                   const slice_finder& find) {
   start_point from{.steps_before = whole.manifest.step};
   if (!whole.manifest.is_on_hosts()) {
-    auto opened = read_checkpoint(whole).and_then(
-        [&](checkpoint of) { return check_state(run, std::move(of), {}); });
+    auto opened = check_state(run, read_checkpoint(whole), {});
     if (!opened) return tl::unexpected(opened.error());
     from.scaler = std::move(opened->scaler);
     from.file = std::move(opened->from);

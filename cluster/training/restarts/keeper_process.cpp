@@ -1,7 +1,5 @@
 #include "cluster/training/restarts/keeper_process.hpp"
 
-#include <utility>
-
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"

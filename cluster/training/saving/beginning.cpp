@@ -111,8 +111,7 @@ result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& 
 
 result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run) {
   auto found = found_by(run.kept);
-  if (!found)
-    return tl::unexpected(run.places.blame("checkpoint.resume", std::move(found.error())));
+  if (!found) return tl::unexpected(run.places.blame("checkpoint.resume", found.error()));
   if (!*found) return found;
   if (auto same = check_settings(**found, run); !same) return tl::unexpected(same.error());
   return found;

@@ -17,7 +17,6 @@ namespace troupe::cluster {
 namespace {
 
 using engine::named_tensor;
-using engine::safetensors_entry;
 using engine::tensor_reader;
 
 /// The digest of a file's weights as they are now.
@@ -126,45 +125,6 @@ result<void> fits(const checkpoint& from, const std::vector<named_tensor>& own) 
   return {};
 }
 
-}  // namespace
-
-result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
-  const auto opened = tensor_reader::open(file);
-  if (!opened) return tl::unexpected(opened.error());
-  checkpoint read{.source = file, .weight_files = {*opened}, .state_files = {}};
-  for (const auto& entry : (*opened)->tensors())
-    if (!optimizers::is_state_name(entry.name)) read.weights.push_back(entry.name);
-  const bool has_states = read.weights.size() < (*opened)->tensors().size();
-  if (read.weights.empty())
-    return fail(errc::bad_data, file.string() + " holds no weights" +
-                                    (has_states ? ", but an optimizer's state only" : "") +
-                                    "; name the file that --save wrote");
-  auto states = has_states ? take_states(read, *opened) : read_state_file(read);
-  if (!states) return tl::unexpected(states.error());
-  return read;
-}
-
-result<checkpoint> read_checkpoint(const whole_checkpoint& from) {
-  using contents = checkpoint_manifest::contents;
-  const auto& [folder, manifest] = from;
-  if (manifest.is_of_two_files()) return read_checkpoint(folder / checkpoint_weights_name);
-  checkpoint read{
-      .source = folder, .weight_files = {}, .state_files = {}, .weights = manifest.weights};
-  for (const auto& name : manifest.names_of(contents::weights)) {
-    auto opened = tensor_reader::open(folder / name);
-    if (!opened) return tl::unexpected(opened.error());
-    read.weight_files.push_back(std::move(*opened));
-  }
-  for (const auto& name : manifest.names_of(contents::state)) {
-    const auto opened = tensor_reader::open(folder / name);
-    if (!opened) return tl::unexpected(opened.error());
-    if (auto taken = take_states(read, *opened); !taken) return tl::unexpected(taken.error());
-  }
-  if (const auto& scaler = manifest.scaler)
-    read.scaler = engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied});
-  return read;
-}
-
 result<void> skip_tensors(checkpoint& from, const engine::model& layers,
                           const std::vector<std::string>& globs) {
   const auto skips = [&](const std::string& name) {
@@ -209,6 +169,55 @@ result<void> check_fits(const checkpoint& from, const engine::model& layers) {
   if (states_of(from, engine::parameters(layers)).size() == from.states.size()) return {};
   return fail(errc::bad_data, from.state_files.front()->file().string() +
                                   ": holds optimizer state of parameters that the model lacks");
+}
+
+}  // namespace
+
+result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
+  const auto opened = tensor_reader::open(file);
+  if (!opened) return tl::unexpected(opened.error());
+  checkpoint read{.source = file, .weight_files = {*opened}, .state_files = {}};
+  for (const auto& entry : (*opened)->tensors())
+    if (!optimizers::is_state_name(entry.name)) read.weights.push_back(entry.name);
+  const bool has_states = read.weights.size() < (*opened)->tensors().size();
+  if (read.weights.empty())
+    return fail(errc::bad_data, file.string() + " holds no weights" +
+                                    (has_states ? ", but an optimizer's state only" : "") +
+                                    "; name the file that --save wrote");
+  auto states = has_states ? take_states(read, *opened) : read_state_file(read);
+  if (!states) return tl::unexpected(states.error());
+  return read;
+}
+
+result<checkpoint> read_checkpoint(const whole_checkpoint& from) {
+  using contents = checkpoint_manifest::contents;
+  const auto& [folder, manifest] = from;
+  if (manifest.is_of_two_files()) return read_checkpoint(folder / checkpoint_weights_name);
+  checkpoint read{
+      .source = folder, .weight_files = {}, .state_files = {}, .weights = manifest.weights};
+  for (const auto& name : manifest.names_of(contents::weights)) {
+    auto opened = tensor_reader::open(folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    read.weight_files.push_back(std::move(*opened));
+  }
+  for (const auto& name : manifest.names_of(contents::state)) {
+    const auto opened = tensor_reader::open(folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    if (auto taken = take_states(read, *opened); !taken) return tl::unexpected(taken.error());
+  }
+  if (const auto& scaler = manifest.scaler)
+    read.scaler = engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied});
+  return read;
+}
+
+result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
+                               const std::vector<std::string>& skip) {
+  if (!from) return from;
+  if (auto skipped = skip_tensors(*from, layers, skip); !skipped)
+    return tl::unexpected(skipped.error());
+  if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
+  if (auto whole = check_fits(*from, layers); !whole) return tl::unexpected(whole.error());
+  return from;
 }
 
 std::vector<std::string> names_of_weights(const engine::model& layers) {

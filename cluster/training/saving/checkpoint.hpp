@@ -38,20 +38,14 @@ struct checkpoint {
 /// Opens all files of a checkpoint that was found whole. Errors: bad_data.
 [[nodiscard]] result<checkpoint> read_checkpoint(const whole_checkpoint& from);
 
-/// Leaves out of a checkpoint what the globs match (* for any text, ? for one character). `layers`:
-/// the model, described. Errors: bad_config for a glob that matches nothing, or one of two tied
-/// weights only.
-[[nodiscard]] result<void> skip_tensors(checkpoint& from, const engine::model& layers,
-                                        const std::vector<std::string>& globs);
-
-/// Refuses NaN and infinity, which training would only spread. Reads all that is not skipped.
-/// Errors: bad_data naming the file and the tensor.
-[[nodiscard]] result<void> check_finite(const checkpoint& from);
-
-/// Whether the model has all that is not skipped, and nothing else. `layers`: the model, described.
-/// Errors: bad_data, naming the file, the tensor and, where one or two layers alone do not fit, the
-/// --init-skip that leaves them out.
-[[nodiscard]] result<void> check_fits(const checkpoint& from, const engine::model& layers);
+/// Leaves out of what was opened, a checkpoint or a file of --init, what the globs of `skip` match
+/// (* for any text, ? for one character), and checks the rest, which it reads: nothing is NaN or
+/// infinite, which training would only spread, and the model has all of it and nothing else.
+/// `layers`: the model, described. Errors: that of opening it; bad_config for a glob that matches
+/// nothing, or one of two tied weights only; bad_data, naming the file, the tensor and, where one
+/// or two layers alone do not fit, the --init-skip that leaves them out.
+[[nodiscard]] result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
+                                             const std::vector<std::string>& skip);
 
 /// The names of the model's parameters and buffers, in its order.
 [[nodiscard]] std::vector<std::string> names_of_weights(const engine::model& layers);

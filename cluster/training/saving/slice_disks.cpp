@@ -1,10 +1,7 @@
 #include "cluster/training/saving/slice_disks.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
-#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -98,7 +95,7 @@ slice_disks sorted(const opened_places& opened, const std::vector<std::string>& 
 }
 
 error of_place(const std::string& host, const error& why) {
-  return {why.code, "checkpoint.storage: " + (host.empty() ? "" : host + ": ") + why.text};
+  return error_about("checkpoint.storage" + (host.empty() ? "" : ": " + host), why);
 }
 
 /// What all disks answer, in their order, or who says first why not.
@@ -183,13 +180,6 @@ result<std::vector<std::string>> slice_disks::folders_of(const std::string& chec
     folders.push_back((fs::path(each.folder) / checkpoint).string());
   }
   return folders;
-}
-
-std::string word_of_run() {
-  std::random_device random;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
-  return text.data();
 }
 
 result<slice_disks> open_disks(node_group& group, actors::requester& ask,

@@ -39,9 +39,6 @@ struct slice_disks {
   [[nodiscard]] result<std::vector<std::string>> folders_of(const std::string& checkpoint) const;
 };
 
-/// A word for `open_disks` that no other run has.
-[[nodiscard]] std::string word_of_run();
-
 /// Opens the folders of all places, or makes them: a node's own for checkpoints, else `dir`. `run`:
 /// see open_slices. Errors: io_failed naming host and folder, peer_lost.
 [[nodiscard]] result<slice_disks> open_disks(node_group& group, actors::requester& ask,

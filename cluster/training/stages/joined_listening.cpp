@@ -92,8 +92,8 @@ result<void> joined_listening::move(const stage& which, const std::string& wante
   const auto& why = moved.error();
   if (why.code == errc::peer_lost) return tl::unexpected(why);  // it says whose it is
   const bool is_of_key = why.code == errc::address_unavailable && !cluster_.network.empty();
-  return fail(why.code, which.name + ": " + (is_of_key ? "network (in [cluster]) " : "") + wanted +
-                            ": " + why.text);
+  return tl::unexpected(
+      error_about(which.name + ": " + (is_of_key ? "network (in [cluster]) " : "") + wanted, why));
 }
 
 }  // namespace troupe::cluster

@@ -77,12 +77,7 @@ std::vector<asked_node> ask_nodes(node_group& group, actors::requester& ask,
   for (const auto& [node, answer] : answers) {
     const auto told = answer.get();
     if (!told) continue;  // a node that is lost meanwhile: whoever needs it next tells
-    out.push_back({cluster.nodes.at(node).name,
-                   needs.at(node),
-                   told->host,
-                   {.bytes = told->bytes,
-                    .swap_bytes = told->swap_bytes,
-                    .group_limit_bytes = told->group_limit_bytes}});
+    out.push_back({cluster.nodes.at(node).name, needs.at(node), told->host, told->room});
   }
   return out;
 }

@@ -212,9 +212,9 @@ bool simulated_network::step() {
   return state_->step();
 }
 
-std::size_t simulated_network::run_until_idle(std::size_t most) {
+std::size_t simulated_network::run_until_idle() {
   std::size_t steps = 0;
-  while (steps < most && state_->step()) ++steps;
+  while (state_->step()) ++steps;
   return steps;
 }
 

@@ -46,8 +46,8 @@ class simulated_network {
   /// Lets the next event happen; false if there is none.
   bool step();
 
-  /// Steps until nothing is left to happen, or `most` steps. Returns how many were made.
-  std::size_t run_until_idle(std::size_t most = std::size_t{1} << 32);
+  /// Steps until nothing is left to happen. Returns how many were made.
+  std::size_t run_until_idle();
 
   [[nodiscard]] std::chrono::nanoseconds now() const;
 

@@ -47,19 +47,6 @@ result<config> make_config(const link_options& options) {
   return out;
 }
 
-/// The transports of a context, as UCX prints them.
-std::string describe(ucp_context_h of) {
-  char* text = nullptr;
-  std::size_t length = 0;
-  std::FILE* const stream = open_memstream(&text, &length);
-  if (stream == nullptr) return {};
-  ucp_context_print_info(of, stream);
-  std::fclose(stream);
-  std::string out(text, length);
-  std::free(text);
-  return out;
-}
-
 result<void> check_transports(const std::string& description, link_transport wanted) {
   const auto has = [&description](std::string_view name) {
     return description.find(fmt::format(" {}/", name)) != std::string::npos;
@@ -104,7 +91,8 @@ result<context> make_context(const link_options& options) {
   if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot start"));
   context out(raw);
-  if (auto checked = check_transports(describe(raw), options.transport); !checked)
+  const auto transports = printed([raw](std::FILE* to) { ucp_context_print_info(raw, to); });
+  if (auto checked = check_transports(transports, options.transport); !checked)
     return tl::unexpected(std::move(checked.error()));
   return out;
 }

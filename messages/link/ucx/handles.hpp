@@ -2,6 +2,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +26,20 @@ struct destroyer {
     Destroy(handle);
   }
 };
+
+/// What one of UCX's own functions prints to the stream that it is given; empty without memory.
+template <class Print>
+[[nodiscard]] std::string printed(Print print) {
+  char* text = nullptr;
+  std::size_t length = 0;
+  std::FILE* const stream = open_memstream(&text, &length);
+  if (stream == nullptr) return {};
+  print(stream);
+  std::fclose(stream);
+  std::string out(text, length);
+  std::free(text);
+  return out;
+}
 
 /// A UCX object, destroyed with its owner; the parent object must outlive it.
 using context = std::unique_ptr<ucp_context, destroyer<ucp_cleanup>>;

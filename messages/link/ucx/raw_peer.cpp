@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <sstream>
@@ -228,15 +227,7 @@ result<void> raw_peer::reach(std::span<const std::byte> address) {
 }
 
 std::string raw_peer::transports() const {
-  char* text = nullptr;
-  std::size_t length = 0;
-  std::FILE* const stream = open_memstream(&text, &length);
-  if (stream == nullptr) return {};
-  ucp_ep_print_info(state_->endpoint, stream);
-  std::fclose(stream);
-  const std::string description(text, length);
-  std::free(text);
-  return transports_in(description);
+  return transports_in(printed([this](std::FILE* to) { ucp_ep_print_info(state_->endpoint, to); }));
 }
 
 void raw_peer::serve(const std::atomic<bool>& stop) {

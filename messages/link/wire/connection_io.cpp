@@ -304,7 +304,7 @@ void connection::turn_down(const error& why) {
   if (why.code == errc::stale) {
     ++shared_.counters.replayed_frames;
   } else {
-    break_off({why.code, fmt::format("peer {}: {}", name_, why.text)});
+    break_off(error_about("peer " + name_, why));
   }
 }
 

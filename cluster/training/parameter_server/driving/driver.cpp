@@ -1,15 +1,13 @@
 #include "cluster/training/parameter_server/driving/driver.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <span>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
+#include "actors/messages/data.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/training/parameter_server/driving/server_state.hpp"
@@ -21,12 +19,6 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
-
-at::Tensor to_tensor(std::span<const std::int64_t> indices) {
-  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
-  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
-  return tensor;
-}
 
 /// Part `part` of `parts` of [0, count): as even as can be.
 std::pair<std::int64_t, std::int64_t> slice(std::int64_t count, std::size_t part,
@@ -108,11 +100,11 @@ void driver::start(const place& worker, const share& what) {
   if (what.evaluate) {
     std::vector<std::int64_t> all;
     for (auto i = what.begin; i < what.end; ++i) all.push_back(i);
-    samples = to_tensor(all);
+    samples = actors::to_tensor(all);
   } else {
     order_for((what.step - 1) / steps_per_epoch_);
-    samples = to_tensor(std::span(order_).subspan(static_cast<std::size_t>(what.begin),
-                                                  static_cast<std::size_t>(what.end - what.begin)));
+    samples = actors::to_tensor(std::span(order_).subspan(
+        static_cast<std::size_t>(what.begin), static_cast<std::size_t>(what.end - what.begin)));
   }
   open_.emplace(worker.number, what);
   ask_.request<actors::share_done>(worker.actor,
