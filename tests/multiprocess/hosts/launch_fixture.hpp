@@ -17,9 +17,11 @@
 
 namespace troupe::tests {
 
-/// Ends a test on a machine where no hosts can be made.
+/// Ends a test on a machine where no hosts can be made: tried once, also for a test of many
+/// sections.
 inline void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  static const auto why = test_hosts::unavailable();
+  if (!why.empty()) SKIP(why);
 }
 
 /// A short run of a small residual network in two stages; it saves to `weights`.
