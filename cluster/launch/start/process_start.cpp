@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <system_error>
 
@@ -52,6 +53,8 @@ bool ends_early = false;
 // second and touches the pages that copies share.
 void leave_libraries(int code, void*) {
   if (!ends_early) return;
+  std::cout.flush();  // a newer libstdc++ does it in its own destructors
+  std::clog.flush();
   ::fcloseall();  // as exit does in the end: it waits for nobody who has locked a stream
   ::_exit(code);
 }

@@ -130,6 +130,17 @@ inline void know_each_other(const test_hosts& hosts) {
     hosts.write_names(host->name(), names);
 }
 
+/// What `troupe launch` becomes, which would load LibTorch once more before: for tests of what is
+/// said then. local_launch_test.cpp and ssh_launch_test.cpp start `troupe` itself.
+inline std::vector<std::string> as_launched(const std::string& file) {
+  return {TROUPE_PROGRAM, "--config", file};
+}
+
+/// The same of `troupe doctor` (doctor_test.cpp).
+inline std::vector<std::string> as_examined(const std::string& file) {
+  return {TROUPE_PROGRAM, "--doctor", "--config", file};
+}
+
 /// Waits until nothing on two hosts and at home has to do with the program, and returns what still
 /// does when `limit` has passed.
 inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
