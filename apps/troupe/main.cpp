@@ -18,6 +18,7 @@
 #include "apps/troupe/plan_command.hpp"
 #include "cluster/config/sources/set_flag.hpp"
 #include "cluster/doctor/report.hpp"
+#include "cluster/launch/start/process_start.hpp"
 #include "messages/base/answer.hpp"
 #include "messages/base/exit_code.hpp"
 #include "messages/base/printable.hpp"
@@ -326,6 +327,7 @@ int run_join(const join_request& join, apps::launch_request request) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  cluster::leave_libraries_at_exit();
   CLI::App app("Launches and plans Troupe runs, and inspects their checkpoints.", "troupe");
   app.require_subcommand(1);
   // What stands behind -- is the program's.

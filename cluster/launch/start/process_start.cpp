@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <system_error>
 
@@ -46,13 +47,15 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) void look_around(
 __attribute__((section(".preinit_array"), used)) void (*before_all_libraries)(int, char**,
                                                                               char**) = look_around;
 
-bool ends_early = false;  // in a copy
+bool ends_early = false;
 
 // LibTorch takes its tables of operators apart when a process exits, which takes a tenth of a
 // second and touches the pages that copies share.
 void leave_libraries(int code, void*) {
   if (!ends_early) return;
-  std::fflush(nullptr);
+  std::cout.flush();  // a newer libstdc++ does it in its own destructors
+  std::clog.flush();
+  ::fcloseall();  // as exit does in the end: it waits for nobody who has locked a stream
   ::_exit(code);
 }
 
@@ -78,7 +81,12 @@ void heed_parent(int number, siginfo_t* from, void*) {
 
 }  // namespace
 
+void leave_libraries_at_exit() {
+  if (!is_watched && std::getenv("LD_PRELOAD") == nullptr) ends_early = true;
+}
+
 void prepare_process() {
+  leave_libraries_at_exit();
   // Where it is set when there are other threads, only its value may change under their feet (see
   // engine::nccl::claim_sockets). To NCCL an empty one says nothing.
   ::setenv("NCCL_SOCKET_IFNAME", "", 0);

@@ -34,12 +34,6 @@ namespace {
 
 constexpr std::chrono::milliseconds patience = actors::usual_deadlines.copied;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_watched = true;
-#else
-constexpr bool is_watched = false;
-#endif
-
 /// The zygote of this process, as this process sees it.
 class zygote {
  public:

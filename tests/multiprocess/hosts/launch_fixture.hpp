@@ -17,9 +17,11 @@
 
 namespace troupe::tests {
 
-/// Ends a test on a machine where no hosts can be made.
+/// Ends a test on a machine where no hosts can be made: tried once, also for a test of many
+/// sections.
 inline void skip_without_hosts() {
-  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  static const auto why = test_hosts::unavailable();
+  if (!why.empty()) SKIP(why);
 }
 
 /// A short run of a small residual network in two stages; it saves to `weights`.
@@ -126,6 +128,17 @@ inline void know_each_other(const test_hosts& hosts) {
     names += host->address() + " " + host->name() + "\n";
   for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
     hosts.write_names(host->name(), names);
+}
+
+/// What `troupe launch` becomes, which would load LibTorch once more before: for tests of what is
+/// said then. local_launch_test.cpp and ssh_launch_test.cpp start `troupe` itself.
+inline std::vector<std::string> as_launched(const std::string& file) {
+  return {TROUPE_PROGRAM, "--config", file};
+}
+
+/// The same of `troupe doctor` (doctor_test.cpp).
+inline std::vector<std::string> as_examined(const std::string& file) {
+  return {TROUPE_PROGRAM, "--doctor", "--config", file};
 }
 
 /// Waits until nothing on two hosts and at home has to do with the program, and returns what still

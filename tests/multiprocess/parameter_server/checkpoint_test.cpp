@@ -53,7 +53,7 @@ TEST_CASE("A parameter server's run goes on from a checkpoint with other shards 
     }
   };
   goes_on(wide_run(300), "50", "step-000100");
-  goes_on(residual_run(7), "2", "step-000004");
+  goes_on(residual_run(12), "2", "step-000004");
 }
 
 TEST_CASE("An interrupted run of a parameter server leaves a checkpoint and goes on", "[untimed]") {

@@ -70,11 +70,11 @@ TEST_CASE("A synchronous run that loses shards and the coordinator goes on to th
 
 TEST_CASE("Running statistics and Adam's state go on where a lost shard left them", "[untimed]") {
   const scratch_folder folder;
-  const auto run = residual_run(7);
+  const auto run = residual_run(12);
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto outcome = run_with(keeping(run, folder, "2"), folder, {{5, {"shard-0"}}});
   check_same_weights(calm.weights(), folder / "weights");
-  check_steps(folder, 7);
+  check_steps(folder, 12);
 }
 
 TEST_CASE("An evaluation in which a shard is lost is told once, as each other one", "[untimed]") {

@@ -16,18 +16,20 @@ inline words wide_run(int steps, const std::string& rate = "0.2") {
                "--threads-per-worker", "1", "--verbose", "--steps", std::to_string(steps)});
 }
 
-/// With running statistics, and an optimizer that counts its steps.
+/// With running statistics, and an optimizer that counts its steps: of the small network
+/// (small_server.cpp), whose steps take as long as a large one's.
 inline words residual_run(int steps) {
-  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8"},
+  return with({"--model", "small", "--data", "synthetic:3x48x48:10:48", "--batch-size", "8"},
               {"--optimizer", "adam", "--lr", "0.01", "--no-eval", "--threads-per-worker", "1",
                "--verbose", "--steps", std::to_string(steps)});
 }
 
-/// The same with evaluations after every second step, each of which takes some time.
+/// The same with evaluations of 64 samples after every second step, which take longer than a
+/// signal.
 inline words evaluated_run(int steps) {
   auto run = with(residual_run(steps), {"--eval-every", "2"});
   std::ranges::replace(run, "--no-eval", "--eval");
-  std::ranges::replace(run, "synthetic:3x32x32:10:48", "synthetic:3x32x32:10:480");
+  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:640");
   return run;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/launch/start/process_start.hpp"
 #include "tests/refusal.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
 
@@ -137,6 +138,22 @@ TEST_CASE("a closed pipe fails a write and ends nobody") {
   const auto path = helper("", "").program.string();
   REQUIRE(group.start(shell("p", "{ " + path + " writer; echo ended $? >&2; } | true")));
   reports.await("err p: ended 5");
+}
+
+TEST_CASE("a program exits without its libraries' destructors, unless one is preloaded") {
+  const auto said_by = [](const child_spec& leaver) {
+    recorder reports;
+    process_group group = group_of(reports);
+    REQUIRE(group.start(leaver));
+    REQUIRE(group.wait(bound));
+    return reports.all();
+  };
+  const reports_list all{"out p: its own object is destroyed",
+                         "out p: its libraries are left in order", "exit p exited with code 4"};
+  auto leaver = helper("p", "leaver");
+  CHECK(said_by(leaver) == (is_watched ? all : reports_list{all.front(), all.back()}));
+  leaver.environment["LD_PRELOAD"] = "";
+  CHECK(said_by(leaver) == all);
 }
 
 TEST_CASE("standard streams that are closed are empty, and no other file takes their numbers") {

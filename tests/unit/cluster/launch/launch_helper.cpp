@@ -179,6 +179,28 @@ int streams(const std::string& file) {
   return 0;
 }
 
+bool is_leaving = false;
+
+struct own_object {
+  ~own_object() {
+    if (is_leaving) std::printf("its own object is destroyed\n");
+  }
+};
+
+const own_object destroyed_at_exit{};
+
+// The loader calls it with the destructors of libraries.
+__attribute__((destructor)) void leave_with_libraries() {
+  if (is_leaving) std::printf("its libraries are left in order\n");
+}
+
+// Exits, with what it has said still in its buffer.
+int leaver() {
+  prepare_process();
+  is_leaving = true;
+  return 4;
+}
+
 bool has_kept = false;  // before its own `main` began: this is a copy
 
 // What a program finds at its start, the order of pids aside.
@@ -326,6 +348,7 @@ int main(int argc, char** argv) {
   if (part == "obedient") return obedient();
   if (part == "signals") return signals();
   if (part == "writer") return writer();
+  if (part == "leaver") return leaver();
   if (part == "streams") return streams(argv[2]);
   std::fprintf(stderr, "unknown part '%s'\n", part.c_str());
   return 2;
