@@ -146,12 +146,11 @@ void ask_for_data(tour& all, const trainer_config& config, const data_of& data) 
   all.nodes[all.places.at(**stage)].data = data(config);
 }
 
-visited trainer_of(const trainer_config& config, const tour& all, const run_needs& needs) {
+visited trainer_of(const cluster_config& cluster, const tour& all) {
   visited trainer;
-  trainer.who.name = trainer_name(config.cluster);
-  trainer.who.starts_others_by_ssh = config.cluster.launch == launch_way::ssh;
+  trainer.who.name = trainer_name(cluster);
+  trainer.who.starts_others_by_ssh = cluster.launch == launch_way::ssh;
   trainer.host.name = trainer.who.name;
-  trainer.asked.folders = trainer_folders(config, needs);
   trainer.listen = {all.transport, all.plan.listen, ""};
   return trainer;
 }
@@ -184,10 +183,9 @@ visited node_that_joins(const std::string& name, const std::string& transport) {
   return node;
 }
 
-std::vector<visited> nodes_of(const trainer_config& config, const tour& all, const run_needs& needs,
-                              bool has_stages) {
+std::vector<visited> nodes_of(const placement_tables& config, const tour& all, bool has_stages) {
   std::vector<visited> out;
-  out.push_back(trainer_of(config, all, needs));
+  out.push_back(trainer_of(config.cluster, all));
   for (std::size_t i = 0; i < all.plan.agents.hosts.size(); ++i)
     out.push_back(node_with_agent(all, i));
   if (!is_joined(config.cluster, has_stages)) return out;
@@ -237,7 +235,8 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
                   const run_knowledge& program) {
   tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}, .edges = {}};
   all.transport = name_of(transport_of(all.plan.link));
-  all.nodes = nodes_of(config, all, needs, program.has_stages);
+  all.nodes = nodes_of(config, all, program.has_stages);
+  all.nodes.front().asked.folders = trainer_folders(config, needs);
   if (program.has_stages) {
     put_stages_in(all, config, config.checkpoint, needs);
   } else {

@@ -22,7 +22,7 @@ struct chosen_partition {
 
 /// The run's stages, threads, transport and memory bounds, as the planner takes them. Errors:
 /// bad_config for unknown layers to recompute.
-[[nodiscard]] result<engine::planning> planning_of(const trainer_config& config,
+[[nodiscard]] result<engine::planning> planning_of(const stage_tables& config,
                                                    const registries& known,
                                                    const engine::model& layers);
 

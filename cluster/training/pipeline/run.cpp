@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,7 @@ result<start_point> recover(pipeline_run& parts, const error& why,
                             std::optional<actors::pipeline>& stages, const start_point& before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
-  way_back back(parts.run, parts.config, parts.checkpoints, parts.beginning,
+  way_back back(parts.run, parts.hosts.checkpointed, parts.checkpoints, parts.beginning,
                 [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
   const return_sources sources{[&] { return open_again(parts.disks, parts.hosts); },
                                [&] { return parts.checkpoints.own_steps(); },
@@ -212,12 +213,13 @@ result<std::unique_ptr<reporter>> open_report(const application& program,
   return report;
 }
 
-result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const prepared_run& run) {
-  auto keeper = checkpoint_keeper::open({config, run.model.options, run.of_data}, run.steps_before,
-                                        checkpoint_keeper::clock::now());
+result<checkpoint_keeper> open_checkpoints(const checkpointed_run& of,
+                                           const std::vector<std::string>& command,
+                                           const prepared_run& run) {
+  auto keeper = checkpoint_keeper::open(of, run.steps_before, checkpoint_keeper::clock::now());
   if (!keeper) return keeper;
   keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
-  tell_command_to_resume(config.checkpoint, config.train, config.command, run.steps_before);
+  tell_command_to_resume(of.kept, of.train, command, run.steps_before);
   return keeper;
 }
 
@@ -261,12 +263,13 @@ result<void> drive(node_group& group, const application& program, const trainer_
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
-  const disk_access hosts{group, ask, config, word_of_run()};
+  const checkpointed_run checkpointed(config, run.model.options, run.of_data);
+  const disk_access hosts{group, ask, config.cluster, checkpointed, word_of_run()};
   auto on_hosts = find_beginning_on_hosts(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = open_report(program, config, run, *orders);
   if (!report) return tl::unexpected(report.error());
-  auto keeper = open_checkpoints(config, run);
+  auto keeper = open_checkpoints(checkpointed, config.command, run);
   if (!keeper) return tl::unexpected(keeper.error());
   auto disks = open_disks_of(hosts);
   if (!disks) return tl::unexpected(disks.error());

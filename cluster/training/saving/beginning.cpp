@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cluster/config/sources/resume_command_core.hpp"
+#include "cluster/config/trainer_config.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
@@ -91,6 +92,7 @@ checkpointed_run::checkpointed_run(const trainer_config& config,
                                    const std::map<std::string, double>& model_options,
                                    data_record own_data)
     : kept(config.checkpoint),
+      model(config.model),
       train(config.train),
       data(config.data),
       places(config.places),
