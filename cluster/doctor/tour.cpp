@@ -22,32 +22,39 @@ std::uint32_t kept_at_once(const checkpoint_config& kept) {
   return static_cast<std::uint32_t>(kept.keep) + 1;
 }
 
-std::vector<folder_facts> trainer_folders(const trainer_config& config, const run_needs& needs) {
+/// Of what the trainer writes beside checkpoints.
+std::vector<folder_facts> trainer_folders(const train_config& train, const observe_config& observe,
+                                          const cluster_config& cluster, const run_needs& needs) {
   std::vector<folder_facts> out;
   const auto add = [&out](const std::filesystem::path& file, const char* purpose,
                           std::uint64_t bytes) {
     if (!file.empty())
       out.push_back({.path = folder_of(file).string(), .purpose = purpose, .needed_bytes = bytes});
   };
-  add(config.train.save, "what is saved at the end (train.save)", needs.saved_bytes);
-  add(config.observe.json, "a line for each step (observe.json)", 0);
-  if (!config.cluster.logs.empty())
-    out.push_back({.path = std::filesystem::absolute(config.cluster.logs).string(),
+  add(train.save, "what is saved at the end (train.save)", needs.saved_bytes);
+  add(observe.json, "a line for each step (observe.json)", 0);
+  if (!cluster.logs.empty())
+    out.push_back({.path = std::filesystem::absolute(cluster.logs).string(),
                    .purpose = "the lines of each node (cluster.logs)",
                    .may_be_made = true,
                    .takes_little = true});
-  if (config.checkpoint.dir.empty()) return out;
-  const bool has_all = config.checkpoint.storage == checkpoint_storage::shared;
+  return out;
+}
+
+/// What the trainer itself has of checkpoints.
+void add_checkpoint_folder(visited& trainer, const checkpoint_config& kept,
+                           const run_needs& needs) {
+  if (kept.dir.empty()) return;
+  const bool has_all = kept.storage == checkpoint_storage::shared;
   std::uint64_t bytes = 0;  // of one
   for (const auto* each : {&needs.slices.weights, &needs.slices.state})
     if (has_all) bytes = std::reduce(each->begin(), each->end(), bytes);
-  out.push_back({.path = std::filesystem::absolute(config.checkpoint.dir).string(),
-                 .purpose = has_all ? "checkpoints (checkpoint.dir)"
-                                    : "manifests of checkpoints (checkpoint.dir)",
-                 .needed_bytes = bytes,
-                 .kept_at_once = kept_at_once(config.checkpoint),
-                 .may_be_made = true});
-  return out;
+  trainer.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
+                                   .purpose = has_all ? "checkpoints (checkpoint.dir)"
+                                                      : "manifests of checkpoints (checkpoint.dir)",
+                                   .needed_bytes = bytes,
+                                   .kept_at_once = kept_at_once(kept),
+                                   .may_be_made = true});
 }
 
 /// Asks each node that has stages for the disk on which it is to keep slices.
@@ -236,7 +243,9 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}, .edges = {}};
   all.transport = name_of(transport_of(all.plan.link));
   all.nodes = nodes_of(config, all, program.has_stages);
-  all.nodes.front().asked.folders = trainer_folders(config, needs);
+  auto& trainer = all.nodes.front();
+  trainer.asked.folders = trainer_folders(config.train, config.observe, config.cluster, needs);
+  add_checkpoint_folder(trainer, config.checkpoint, needs);
   if (program.has_stages) {
     put_stages_in(all, config, config.checkpoint, needs);
   } else {

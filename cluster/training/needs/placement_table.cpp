@@ -166,14 +166,12 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
 
 /// Where the stages would be, if memory counted for nothing, behind why they cannot be placed by
 /// it.
-result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const application& program,
-                                                                      const trainer_config& config,
-                                                                      const prepared_run& run) {
-  auto memory = predict_memory(program, config, run);
+result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const planned_run& of) {
+  auto memory = predict_memory(of);
   if (!memory) return tl::unexpected(memory.error());
-  std::pair<placed_run, std::optional<error>> out{{config, std::move(*memory)}, {}};
-  if (!names_memory(config.cluster)) return out;
-  auto placed = place_by_memory(program, config, run);
+  std::pair<placed_run, std::optional<error>> out{{of.config, std::move(*memory)}, {}};
+  if (!names_memory(of.config.cluster)) return out;
+  auto placed = place_by_memory(of);
   if (placed)
     out.first = std::move(*placed);
   else
@@ -212,7 +210,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const double program_bytes = resident_bytes();  // before layers are measured
-  const auto placed = placed_or_refused(program, config, *run);
+  const auto placed = placed_or_refused({program, config, *run});
   if (!placed) return tl::unexpected(placed.error());
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
