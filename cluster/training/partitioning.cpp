@@ -250,13 +250,14 @@ result<std::vector<engine::layer_range>> named_slices(const engine::model& layer
   });
 }
 
-result<chosen_partition> choose_partition(const engine::model& layers,
-                                          const engine::model_blueprint& blueprint,
-                                          const trainer_config& config, const registries& known,
-                                          const engine::dataset& data) {
+result<chosen_partition> choose_partition(const layers_to_measure& what) {
+  const auto& layers = what.described;
+  const auto& config = what.config;
+  const auto& known = what.known;
   std::optional<cut_list> cuts;
   if (config.pipeline.partition != partition::automatic) {
-    auto fixed = fixed_cuts(layers, config.pipeline, config.places, known, data.sample_shape());
+    auto fixed =
+        fixed_cuts(layers, config.pipeline, config.places, known, what.data.sample_shape());
     if (!fixed) return tl::unexpected(fixed.error());
     cuts = std::move(*fixed);
   }
@@ -270,7 +271,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   if (!how) return tl::unexpected(how.error());
   if (auto fits = check_slices(layers, config.pipeline, config.places, known); !fits)
     return tl::unexpected(fits.error());
-  const auto profiles = measure({layers, blueprint, config, known, data}, *how);
+  const auto profiles = measure(what, *how);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config.model, *how, config.observe.save_profile); !saved)
     return tl::unexpected(saved.error());

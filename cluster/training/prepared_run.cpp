@@ -8,6 +8,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/observe/one_class.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "cluster/training/saving/beginning.hpp"
 #include "engine/data/class_count.hpp"
@@ -179,7 +180,7 @@ result<void> cut_model(prepared_run& run, const application& program,
   const auto& known = program.info.known;
   if (auto fine = name_layers(run, config.pipeline, config.optimizer, config.places, known); !fine)
     return fine;
-  auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
+  auto partition = choose_partition({run.layers, run.blueprint, config, known, *run.data});
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
