@@ -203,13 +203,15 @@ result<void> arrange_doors(joined_listening& doors, node_group& group, actors::r
 /// The report of the run, which knows what its stages are predicted to take.
 result<std::unique_ptr<reporter>> open_report(const planned_run& of,
                                               const std::vector<actors::build_stage>& orders) {
-  auto report = reporter::open(of.config, of.run);
-  if (!report) return report;
-  (*report)->expect_on_devices(device_memories(of.config.pipeline, orders),
-                               needs_to_tell(of, orders));
+  const auto& config = of.config;
   const auto& run = of.run;
-  if (run.predicted && of.config.observe.progress)
-    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+  auto out = run_reporter::open(config.observe, config.restart, config.json_is_begun,
+                                progress_options_of(config.train, run));
+  if (!out) return tl::unexpected(out.error());
+  auto report = std::make_unique<reporter>(std::move(*out), config);
+  report->expect_on_devices(device_memories(config.pipeline, orders), needs_to_tell(of, orders));
+  if (run.predicted && config.observe.progress)
+    report->print(engine::to_lines(*run.predicted, run.layer_names));
   return report;
 }
 
