@@ -19,8 +19,7 @@ cluster::trainer_config defaults() {
   return config;
 }
 
-gpt_options options_of(const cluster::trainer_config& config) {
-  const auto model = config.own.of<transformer_settings>();
+gpt_options options_of(const transformer_settings& model) {
   return {model.layers, model.width, model.heads, model.context, model.tied, model.dropout};
 }
 
@@ -56,7 +55,7 @@ application transformer_application() {
     return gpt_blueprint(order.classes, gpt_options_of(order.options));
   };
   made.model_options = [](const cluster::trainer_config& config) {
-    return to_map(options_of(config));
+    return to_map(options_of(config.own.of<transformer_settings>()));
   };
   made.adjust_data = [](const cluster::trainer_config& config, engine::dataset_options& options) {
     options.context = config.own.of<transformer_settings>().context;

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 
 namespace troupe::cluster {
 

@@ -22,32 +22,39 @@ std::uint32_t kept_at_once(const checkpoint_config& kept) {
   return static_cast<std::uint32_t>(kept.keep) + 1;
 }
 
-std::vector<folder_facts> trainer_folders(const trainer_config& config, const run_needs& needs) {
+/// Of what the trainer writes beside checkpoints.
+std::vector<folder_facts> trainer_folders(const train_config& train, const observe_config& observe,
+                                          const cluster_config& cluster, const run_needs& needs) {
   std::vector<folder_facts> out;
   const auto add = [&out](const std::filesystem::path& file, const char* purpose,
                           std::uint64_t bytes) {
     if (!file.empty())
       out.push_back({.path = folder_of(file).string(), .purpose = purpose, .needed_bytes = bytes});
   };
-  add(config.train.save, "what is saved at the end (train.save)", needs.saved_bytes);
-  add(config.observe.json, "a line for each step (observe.json)", 0);
-  if (!config.cluster.logs.empty())
-    out.push_back({.path = std::filesystem::absolute(config.cluster.logs).string(),
+  add(train.save, "what is saved at the end (train.save)", needs.saved_bytes);
+  add(observe.json, "a line for each step (observe.json)", 0);
+  if (!cluster.logs.empty())
+    out.push_back({.path = std::filesystem::absolute(cluster.logs).string(),
                    .purpose = "the lines of each node (cluster.logs)",
                    .may_be_made = true,
                    .takes_little = true});
-  if (config.checkpoint.dir.empty()) return out;
-  const bool has_all = config.checkpoint.storage == checkpoint_storage::shared;
+  return out;
+}
+
+/// What the trainer itself has of checkpoints.
+void add_checkpoint_folder(visited& trainer, const checkpoint_config& kept,
+                           const run_needs& needs) {
+  if (kept.dir.empty()) return;
+  const bool has_all = kept.storage == checkpoint_storage::shared;
   std::uint64_t bytes = 0;  // of one
   for (const auto* each : {&needs.slices.weights, &needs.slices.state})
     if (has_all) bytes = std::reduce(each->begin(), each->end(), bytes);
-  out.push_back({.path = std::filesystem::absolute(config.checkpoint.dir).string(),
-                 .purpose = has_all ? "checkpoints (checkpoint.dir)"
-                                    : "manifests of checkpoints (checkpoint.dir)",
-                 .needed_bytes = bytes,
-                 .kept_at_once = kept_at_once(config.checkpoint),
-                 .may_be_made = true});
-  return out;
+  trainer.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
+                                   .purpose = has_all ? "checkpoints (checkpoint.dir)"
+                                                      : "manifests of checkpoints (checkpoint.dir)",
+                                   .needed_bytes = bytes,
+                                   .kept_at_once = kept_at_once(kept),
+                                   .may_be_made = true});
 }
 
 /// Asks each node that has stages for the disk on which it is to keep slices.
@@ -146,12 +153,11 @@ void ask_for_data(tour& all, const trainer_config& config, const data_of& data) 
   all.nodes[all.places.at(**stage)].data = data(config);
 }
 
-visited trainer_of(const trainer_config& config, const tour& all, const run_needs& needs) {
+visited trainer_of(const cluster_config& cluster, const tour& all) {
   visited trainer;
-  trainer.who.name = trainer_name(config.cluster);
-  trainer.who.starts_others_by_ssh = config.cluster.launch == launch_way::ssh;
+  trainer.who.name = trainer_name(cluster);
+  trainer.who.starts_others_by_ssh = cluster.launch == launch_way::ssh;
   trainer.host.name = trainer.who.name;
-  trainer.asked.folders = trainer_folders(config, needs);
   trainer.listen = {all.transport, all.plan.listen, ""};
   return trainer;
 }
@@ -184,10 +190,9 @@ visited node_that_joins(const std::string& name, const std::string& transport) {
   return node;
 }
 
-std::vector<visited> nodes_of(const trainer_config& config, const tour& all, const run_needs& needs,
-                              bool has_stages) {
+std::vector<visited> nodes_of(const placement_tables& config, const tour& all, bool has_stages) {
   std::vector<visited> out;
-  out.push_back(trainer_of(config, all, needs));
+  out.push_back(trainer_of(config.cluster, all));
   for (std::size_t i = 0; i < all.plan.agents.hosts.size(); ++i)
     out.push_back(node_with_agent(all, i));
   if (!is_joined(config.cluster, has_stages)) return out;
@@ -237,7 +242,10 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
                   const run_knowledge& program) {
   tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}, .edges = {}};
   all.transport = name_of(transport_of(all.plan.link));
-  all.nodes = nodes_of(config, all, needs, program.has_stages);
+  all.nodes = nodes_of(config, all, program.has_stages);
+  auto& trainer = all.nodes.front();
+  trainer.asked.folders = trainer_folders(config.train, config.observe, config.cluster, needs);
+  add_checkpoint_folder(trainer, config.checkpoint, needs);
   if (program.has_stages) {
     put_stages_in(all, config, config.checkpoint, needs);
   } else {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "actors/remote/node.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/config/sources/command_line.hpp"
-#include "cluster/config/trainer_config.hpp"
 #include "messages/base/error.hpp"
 #include "messages/link/cluster_secret.hpp"
 #include "messages/link/link_options.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/observe/json_lines.hpp"
 #include "cluster/observe/progress.hpp"
 #include "messages/base/error.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/config/config_tables.hpp"
 #include "cluster/config/sources/command_line.hpp"
-#include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/saving/saving.hpp"

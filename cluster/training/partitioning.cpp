@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <future>
 #include <memory>
 
@@ -66,7 +67,7 @@ result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline
 
 }  // namespace
 
-result<engine::planning> planning_of(const trainer_config& config, const registries& known,
+result<engine::planning> planning_of(const stage_tables& config, const registries& known,
                                      const engine::model& layers) {
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
@@ -89,7 +90,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
   how.recompute = std::move(*recompute);
   const auto layout = engine::layout_of(how.schedule, how.stages);
   if (!layout) return tl::unexpected(layout.error());
-  how.nccl_bytes = nccl_bytes_of_stages(config, *layout, cards_to_share(config));
+  how.nccl_bytes = nccl_bytes_of_stages(config, config.link, *layout, cards_to_share(config));
   return how;
 }
 
@@ -207,13 +208,13 @@ result<engine::kernels::machine_rates> measure_machine(const engine::planning& h
   }
 }
 
-result<void> save(const std::vector<engine::model_profile>& profiles, const trainer_config& config,
-                  const engine::planning& how) {
-  const auto& file = config.observe.save_profile;
+/// `file`: empty: it is not saved.
+result<void> save(const std::vector<engine::model_profile>& profiles, const model_config& model,
+                  const engine::planning& how, const std::filesystem::path& file) {
   if (file.empty()) return {};
-  const auto rates = measure_machine(how, config.model.precision);
+  const auto rates = measure_machine(how, model.precision);
   if (!rates) return tl::unexpected(rates.error());
-  const engine::saved_profile made{.model = config.model.name,
+  const engine::saved_profile made{.model = model.name,
                                    .batch_size = how.batch_size,
                                    .cores = how.cores,
                                    .threads_per_stage = how.threads_per_stage,
@@ -249,13 +250,14 @@ result<std::vector<engine::layer_range>> named_slices(const engine::model& layer
   });
 }
 
-result<chosen_partition> choose_partition(const engine::model& layers,
-                                          const engine::model_blueprint& blueprint,
-                                          const trainer_config& config, const registries& known,
-                                          const engine::dataset& data) {
+result<chosen_partition> choose_partition(const layers_to_measure& what) {
+  const auto& layers = what.described;
+  const auto& config = what.config;
+  const auto& known = what.known;
   std::optional<cut_list> cuts;
   if (config.pipeline.partition != partition::automatic) {
-    auto fixed = fixed_cuts(layers, config.pipeline, config.places, known, data.sample_shape());
+    auto fixed =
+        fixed_cuts(layers, config.pipeline, config.places, known, what.data.sample_shape());
     if (!fixed) return tl::unexpected(fixed.error());
     cuts = std::move(*fixed);
   }
@@ -269,9 +271,10 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   if (!how) return tl::unexpected(how.error());
   if (auto fits = check_slices(layers, config.pipeline, config.places, known); !fits)
     return tl::unexpected(fits.error());
-  const auto profiles = measure({layers, blueprint, config, known, data}, *how);
+  const auto profiles = measure(what, *how);
   if (!profiles) return tl::unexpected(profiles.error());
-  if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
+  if (auto saved = save(*profiles, config.model, *how, config.observe.save_profile); !saved)
+    return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};

@@ -4,14 +4,17 @@
 #include <optional>
 #include <vector>
 
+#include "cluster/config/config_tables.hpp"
 #include "cluster/config/registries.hpp"
-#include "cluster/config/trainer_config.hpp"
-#include "engine/blueprint/model_blueprint.hpp"
+#include "cluster/config/setting_places.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/model/layer.hpp"
 #include "engine/partition/planner.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
+
+struct layers_to_measure;
 
 /// How a run's model and batches are cut.
 struct chosen_partition {
@@ -22,7 +25,7 @@ struct chosen_partition {
 
 /// The run's stages, threads, transport and memory bounds, as the planner takes them. Errors:
 /// bad_config for unknown layers to recompute.
-[[nodiscard]] result<engine::planning> planning_of(const trainer_config& config,
+[[nodiscard]] result<engine::planning> planning_of(const stage_tables& config,
                                                    const registries& known,
                                                    const engine::model& layers);
 
@@ -49,12 +52,8 @@ struct chosen_partition {
 /// Cuts the model where the config says, evenly by multiply-accumulates, or by the measured costs
 /// of the layers, and chooses the number of micro-batches if the config leaves it open. Layers are
 /// profiled only if that is needed or requested (observe.predict, observe.save_profile, which it
-/// then writes), as many at once as stages will run at once. `layers`: the blueprint's, described.
-/// Errors: bad_config; handler_failed if a profile fails; io_failed if it cannot be written.
-[[nodiscard]] result<chosen_partition> choose_partition(const engine::model& layers,
-                                                        const engine::model_blueprint& blueprint,
-                                                        const trainer_config& config,
-                                                        const registries& known,
-                                                        const engine::dataset& data);
+/// then writes), as many at once as stages will run at once. Errors: bad_config; handler_failed if
+/// a profile fails; io_failed if it cannot be written.
+[[nodiscard]] result<chosen_partition> choose_partition(const layers_to_measure& what);
 
 }  // namespace troupe::cluster

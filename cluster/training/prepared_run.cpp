@@ -8,6 +8,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/observe/one_class.hpp"
+#include "cluster/training/measured_layers.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "cluster/training/saving/beginning.hpp"
 #include "engine/data/class_count.hpp"
@@ -108,16 +109,14 @@ result<void> check_names(const prepared_run& run, const whole_checkpoint& from) 
 }
 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
-result<void> read_beginning(prepared_run& run, const trainer_config& config) {
-  const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins =
-      find_beginning({config, run.model.options, run.of_data}, run.steps, evaluates);
+result<void> read_beginning(prepared_run& run, const checkpointed_run& of) {
+  const bool evaluates = of.train.eval && run.data->size(engine::split::test) > 0;
+  const auto begins = find_beginning(of, run.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};
   if (begins->from) warn_of_read_again(*begins->from, *run.data);
-  return begins->from ? begin_from(run, *begins->from)
-                      : begin_anew(run, config.model, config.train);
+  return begins->from ? begin_from(run, *begins->from) : begin_anew(run, of.model, of.train);
 }
 
 /// Those of some layers, in their order.
@@ -180,7 +179,7 @@ result<void> cut_model(prepared_run& run, const application& program,
   const auto& known = program.info.known;
   if (auto fine = name_layers(run, config.pipeline, config.optimizer, config.places, known); !fine)
     return fine;
-  auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
+  auto partition = choose_partition({run.layers, run.blueprint, config, known, *run.data});
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
@@ -188,7 +187,7 @@ result<void> cut_model(prepared_run& run, const application& program,
   run.ties = actors::ties_between(run.layers, run.ranges);
   if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
     return fine;
-  return read_beginning(run, config);
+  return read_beginning(run, {config, run.model.options, run.of_data});
 }
 
 result<void> count_steps(prepared_run& run, const train_config& train,

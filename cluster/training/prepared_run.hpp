@@ -39,6 +39,13 @@ struct prepared_run {
   bool is_complete = false;  // a checkpoint has all of them, and nothing is left to do
 };
 
+/// A prepared run, and what it was prepared by. All outlive it.
+struct planned_run {
+  const application& program;
+  const trainer_config& config;
+  const prepared_run& run;
+};
+
 /// A model, without memory.
 struct described_model {
   engine::model_order order;

@@ -88,35 +88,36 @@ result<void> check_micro_batches(draft& whole, const registries&) {
 }
 
 result<void> check_replicas(draft& whole, const registries&) {
-  const trainer_config& config = whole.config;
-  const auto replicas = config.pipeline.replicas;
-  const auto logical = logical_replicas_of(config.pipeline, config.train);
+  const pipeline_config& pipeline = whole.config.pipeline;
+  const train_config& train = whole.config.train;
+  const auto replicas = pipeline.replicas;
+  const auto logical = logical_replicas_of(pipeline, train);
   const auto given_replicas = source(whole, "pipeline.replicas", replicas);
   const auto refuse = [&](const std::string& why) {
     return fail_at(whole, "train.logical_replicas", "pipeline.replicas", why);
   };
   if (!engine::is_tree_of_shares(logical, replicas))
     return refuse(std::to_string(logical) + " logical replicas" +
-                  source(whole, "train.logical_replicas", config.train.logical_replicas) +
+                  source(whole, "train.logical_replicas", train.logical_replicas) +
                   " cannot be shared out to " + std::to_string(replicas) + " replicas" +
                   given_replicas + "; take " + std::to_string(replicas) + ", or twice or four " +
                   "times as many");
   if (logical == 1) return {};
-  if (config.train.verify && config.train.verify_tolerance == 0)
+  if (train.verify && train.verify_tolerance == 0)
     return refuse(
         "--verify compares with one process, which adds up gradients in another order "
         "than a tree of logical replicas: say how far they may differ "
         "(--verify-tolerance 1e-6)");
-  const auto samples = static_cast<std::uint64_t>(config.train.batch_size);
+  const auto samples = static_cast<std::uint64_t>(train.batch_size);
   if (samples < logical)
     return refuse(std::to_string(logical) + " logical replicas" +
-                  (config.train.logical_replicas > 0
-                       ? source(whole, "train.logical_replicas", config.train.logical_replicas)
+                  (train.logical_replicas > 0
+                       ? source(whole, "train.logical_replicas", train.logical_replicas)
                        : given_replicas) +
                   " need a sample each, but a batch has " + std::to_string(samples) +
                   source(whole, "train.batch_size", samples) +
                   "; take fewer of them, or larger batches");
-  const std::uint64_t parts = config.pipeline.micro_batches;
+  const std::uint64_t parts = pipeline.micro_batches;
   if (parts == 0)
     return refuse(
         "--micro-batches auto cannot choose for several replicas; say how many "
@@ -142,9 +143,8 @@ result<void> check_link(draft& whole, const registries&) {
 }
 
 result<void> check_hang(draft& whole, const registries&) {
-  const trainer_config& config = whole.config;
-  if (config.train.hang_timeout == 0 || config.pipeline.stages_in == placement::processes)
-    return {};
+  const placement where = whole.config.pipeline.stages_in;
+  if (whole.config.train.hang_timeout == 0 || where == placement::processes) return {};
   return fail_at(whole, "train.hang_timeout", "pipeline.stages_in",
                  "stages in threads" +
                      source(whole, "pipeline.stages_in", std::string(name_of(placement::threads))) +
@@ -152,15 +152,14 @@ result<void> check_hang(draft& whole, const registries&) {
 }
 
 result<void> check_fault(draft& whole, const registries&) {
-  const trainer_config& config = whole.config;
-  if (config.train.on_fault == fault_policy::stop) {
-    if (config.cluster.understudies == 0) return {};
+  if (whole.config.train.on_fault == fault_policy::stop) {
+    if (whole.config.cluster.understudies == 0) return {};
     return fail_at(whole, "cluster.understudies", "train.on_fault",
                    "understudies take the places of lost stages, and a run "
                    "ends with the first that is lost; add --on-fault recover "
                    "([train] on_fault)");
   }
-  if (config.pipeline.stages_in == placement::processes) return {};
+  if (whole.config.pipeline.stages_in == placement::processes) return {};
   return fail_at(whole, "train.on_fault", "pipeline.stages_in",
                  "stages in threads end with the trainer, and cannot be "
                  "replaced; put them in processes");

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cluster/config/trainer_config.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
@@ -191,6 +192,9 @@ class awaited_nodes final : public node_launcher {
 };
 
 }  // namespace
+
+launch_tables::launch_tables(const trainer_config& config)
+    : placement_tables(config), link(config.link), observe(config.observe) {}
 
 std::string address_for_others(const std::string& listening) {
   const auto host = host_of(listening);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/launchers/agent_launcher.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/error.hpp"
@@ -35,8 +35,7 @@ struct launch_tables : placement_tables {
   const link_config& link;
   const observe_config& observe;
 
-  launch_tables(const trainer_config& config)
-      : placement_tables(config), link(config.link), observe(config.observe) {}
+  launch_tables(const trainer_config& config);
 };
 
 /// For stages that are called `names`; the config has nodes. Starts nothing. Errors: as of

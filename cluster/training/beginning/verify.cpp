@@ -313,9 +313,9 @@ class verifier {
 
 }  // namespace
 
-result<void> verify(actors::pipeline& stages, const application& program,
-                    const trainer_config& config, const prepared_run& run,
+result<void> verify(actors::pipeline& stages, const planned_run& of,
                     const std::function<void(const std::vector<std::string>&)>& print) {
+  const auto& [program, config, run] = of;
   const auto dropout = run.model.options.find("dropout");
   if (is_norm_synced(config.pipeline, config.train) && dropout != run.model.options.end() &&
       dropout->second > 0)

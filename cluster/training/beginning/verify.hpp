@@ -15,7 +15,7 @@ namespace troupe::cluster {
 /// that they have the same afterwards. Errors: handler_failed when anything differs by more than
 /// the config's tolerance; what a stage answered; bad_data.
 [[nodiscard]] result<void> verify(
-    actors::pipeline& stages, const application& program, const trainer_config& config,
-    const prepared_run& run, const std::function<void(const std::vector<std::string>&)>& print);
+    actors::pipeline& stages, const planned_run& of,
+    const std::function<void(const std::vector<std::string>&)>& print);
 
 }  // namespace troupe::cluster

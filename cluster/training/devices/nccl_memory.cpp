@@ -17,7 +17,7 @@ namespace {
 
 /// What each stage will say of itself when the run starts, those of one replica after those of
 /// another, if NCCL is installed.
-std::vector<engine::sum_offer> offers_of(const trainer_config& config,
+std::vector<engine::sum_offer> offers_of(const placement_tables& config,
                                          const engine::usable_cards& here) {
   const auto seats = seats_of_stages(config);
   const auto nodes = node_of_stages(config);
@@ -42,13 +42,11 @@ std::vector<engine::sum_offer> offers_of(const trainer_config& config,
 }
 
 engine::sum_choice choice_of_sums(const std::vector<engine::sum_offer>& offers, std::size_t stage,
-                                  const trainer_config& config) {
+                                  const pipeline_config& pipeline, const link_config& link) {
   std::vector<engine::sum_offer> replicas;
-  for (auto i = stage; i < offers.size(); i += config.pipeline.stages)
-    replicas.push_back(offers[i]);
-  return engine::choose_sum(replicas,
-                            {.fast = config.pipeline.reduce == reduce_order::fast,
-                             .network_is_trusted = config.link.network == network::trusted})
+  for (auto i = stage; i < offers.size(); i += pipeline.stages) replicas.push_back(offers[i]);
+  return engine::choose_sum(replicas, {.fast = pipeline.reduce == reduce_order::fast,
+                                       .network_is_trusted = link.network == network::trusted})
       .value_or(engine::sum_choice{});
 }
 
@@ -64,7 +62,7 @@ engine::socket_reach reach_of_edge(const std::vector<engine::sum_offer>& offers,
 
 }  // namespace
 
-engine::usable_cards cards_to_share(const trainer_config& config) {
+engine::usable_cards cards_to_share(const placement_tables& config) {
   engine::usable_cards cards;
   if (config.pipeline.replicas < 2 || is_over_hosts(config.cluster.launch)) return cards;
   const auto seats = seats_of_stages(config);
@@ -74,14 +72,14 @@ engine::usable_cards cards_to_share(const trainer_config& config) {
   return cards;
 }
 
-std::vector<double> nccl_bytes_of_stages(const trainer_config& config,
+std::vector<double> nccl_bytes_of_stages(const placement_tables& config, const link_config& link,
                                          const engine::model_layout& layout,
                                          const engine::usable_cards& here) {
   const auto& pipeline = config.pipeline;
   const auto offers = offers_of(config, here);
   std::vector<double> bytes(pipeline.stages);
   for (std::size_t stage = 0; pipeline.replicas > 1 && stage < bytes.size(); ++stage) {
-    const auto chosen = choice_of_sums(offers, stage, config);
+    const auto chosen = choice_of_sums(offers, stage, pipeline, link);
     bytes[stage] = engine::nccl::sum_buffer_bytes(pipeline.replicas, chosen.way, chosen.sockets);
   }
   if (pipeline.edges != edge_transport::nccl) return bytes;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "actors/messages/transfer.hpp"
-#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
@@ -84,17 +83,17 @@ result<void> read(actors::pipeline& stages, std::size_t place, const found_slice
 }
 
 /// Has the run begin from the next older checkpoint instead, or from the beginning.
-result<void> pass_over(prepared_run& run, const trainer_config& config) {
-  auto older = checkpoint_folder(config.checkpoint.dir).newest(run.steps_before);
+result<void> pass_over(prepared_run& run, const checkpointed_run& of) {
+  auto older = checkpoint_folder(of.kept.dir).newest(run.steps_before);
   if (!older) return tl::unexpected(older.error());
   for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
   if (!older->found) {
-    if (config.checkpoint.resume == "auto")
-      log::info(config.checkpoint.dir.string() +
+    if (of.kept.resume == "auto")
+      log::info(of.kept.dir.string() +
                 " has no whole checkpoint: the run starts from the beginning");
-    return begin_anew(run, config.model, config.train);
+    return begin_anew(run, of.model, of.train);
   }
-  return check_settings(*older->found, {config, run.model.options, run.of_data}).and_then([&] {
+  return check_settings(*older->found, of).and_then([&] {
     return begin_from(run, std::move(*older->found));
   });
 }
@@ -110,8 +109,8 @@ std::optional<std::uint64_t> newest_readable(const checkpoint_folder& folder,
 /// Writes the manifests that hosts keep into the trainer's folder, where it has none that can be
 /// read of these steps or later ones. Gives their number.
 result<std::size_t> restore_manifests(const disk_access& by) {
-  const auto& dir = by.config.checkpoint.dir;
-  auto disks = open_disks(by.group, by.ask, by.config.cluster, dir, by.run);
+  const auto& dir = by.checkpointed.kept.dir;
+  auto disks = open_disks(by.group, by.ask, by.cluster, dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
   const auto kept = manifests_on(by.ask, *disks, folder);
@@ -144,14 +143,14 @@ result<std::size_t> restore_manifests(const disk_access& by) {
 result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   const auto restored = restore_manifests(by);
   if (!restored) return tl::unexpected(restored.error());
-  if (*restored == 0 && !lacks_manifests(by.config.checkpoint)) return {};
-  auto newest = find_resumed({by.config, run.model.options, run.of_data});
+  if (*restored == 0 && !lacks_manifests(by.checkpointed.kept)) return {};
+  auto newest = find_resumed(by.checkpointed);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
   run.is_complete = (*newest)->manifest.step >= run.steps;
   if (run.is_complete)
-    return check_complete(by.config.checkpoint, by.config.train, by.config.places, run.steps,
-                          (*newest)->folder);
+    return check_complete(by.checkpointed.kept, by.checkpointed.train, by.checkpointed.places,
+                          run.steps, (*newest)->folder);
   warn_of_read_again(**newest, *run.data);
   return begin_from(run, std::move(**newest));
 }
@@ -159,9 +158,9 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
 }  // namespace
 
 result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
-  const auto& config = by.config;
-  if (config.checkpoint.storage != checkpoint_storage::local) return std::nullopt;
-  auto disks = open_disks(by.group, by.ask, config.cluster, config.checkpoint.dir, by.run);
+  const auto& kept = by.checkpointed.kept;
+  if (kept.storage != checkpoint_storage::local) return std::nullopt;
+  auto disks = open_disks(by.group, by.ask, by.cluster, kept.dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   if (disks->disks.size() == 1)
     log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
@@ -171,8 +170,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
 
 result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by) {
   if (!disks) return {};
-  const auto& config = by.config;
-  auto opened = open_disks_again(by.group, by.ask, config.cluster, config.checkpoint.dir, by.run);
+  auto opened = open_disks_again(by.group, by.ask, by.cluster, by.checkpointed.kept.dir, by.run);
   if (!opened) return tl::unexpected(opened.error());
   disks = std::move(*opened);
   return {};
@@ -184,17 +182,17 @@ result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& 
 
 result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {
   const auto dir = (of.folder / "").parent_path().parent_path();
-  auto disks = open_disks(by.group, by.ask, by.config.cluster, dir, by.run);
+  auto disks = open_disks(by.group, by.ask, by.cluster, dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   return find_slices(by.ask, std::move(*disks), of);
 }
 
 result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
                                                             const disk_access& by) {
-  if (resumes_newest_of_hosts(by.config.checkpoint))
+  if (resumes_newest_of_hosts(by.checkpointed.kept))
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
-  const auto& which = by.config.checkpoint.resume;
+  const auto& which = by.checkpointed.kept.resume;
   std::optional<error> refused;  // of the latest, while an older one is looked for
   while (run.on_hosts) {
     auto found = find_on_hosts(by, *run.on_hosts);
@@ -207,7 +205,8 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
       log::warning(why.text + "; this checkpoint is passed over");
     else if (!refused)
       refused = why;
-    if (auto passed = pass_over(run, by.config); !passed) return tl::unexpected(passed.error());
+    if (auto passed = pass_over(run, by.checkpointed); !passed)
+      return tl::unexpected(passed.error());
   }
   if (!refused) return std::nullopt;
   const auto step = std::to_string(run.steps_before);

@@ -7,6 +7,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
 
@@ -16,7 +17,8 @@ namespace troupe::cluster {
 struct disk_access {
   node_group& group;
   actors::requester& ask;
-  const trainer_config& config;
+  const cluster_config& cluster;
+  const checkpointed_run& checkpointed;
   std::string run;  ///< See open_slices.
 };
 

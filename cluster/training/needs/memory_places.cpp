@@ -11,12 +11,11 @@ bool names_memory(const cluster_config& cluster) {
   });
 }
 
-result<placed_run> place_by_memory(const application& program, const trainer_config& config,
-                                   const prepared_run& run) {
-  placed_run placed{config, {}};
-  const int times = config.train.on_fault == fault_policy::recover ? 2 : 1;
+result<placed_run> place_by_memory(const planned_run& of) {
+  placed_run placed{of.config, {}};
+  const int times = of.config.train.on_fault == fault_policy::recover ? 2 : 1;
   for (int i = 0; i < times; ++i) {
-    auto memory = predict_memory(program, placed.config, run);
+    auto memory = predict_memory({of.program, placed.config, of.run});
     if (!memory) return tl::unexpected(memory.error());
     placed.config.cluster.stage_needs = memory->stages;
     placed.memory = std::move(*memory);

@@ -20,8 +20,6 @@ struct placed_run {
 /// keeps more or less on a node by where the others are: its memory is predicted again for the
 /// places that the first prediction gives. Errors: those of predict_memory; bad_config where the
 /// stages do not fit the memory of the nodes.
-[[nodiscard]] result<placed_run> place_by_memory(const application& program,
-                                                 const trainer_config& config,
-                                                 const prepared_run& run);
+[[nodiscard]] result<placed_run> place_by_memory(const planned_run& of);
 
 }  // namespace troupe::cluster

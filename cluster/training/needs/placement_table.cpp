@@ -116,7 +116,7 @@ bool are_replicas_alike(const std::vector<stage_place>& on, std::size_t stages) 
 
 /// A line for each stage, of one replica alone where there are no nodes and replicas are alike.
 /// `memory`: nothing where it cannot be predicted.
-std::vector<table_row> rows_of(const trainer_config& config, const prepared_run& run,
+std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& run,
                                const engine::model_layout& layout,
                                const std::optional<predicted_memory>& memory,
                                const std::vector<stage_place>& on) {
@@ -166,14 +166,12 @@ std::vector<table_row> rows_of(const trainer_config& config, const prepared_run&
 
 /// Where the stages would be, if memory counted for nothing, behind why they cannot be placed by
 /// it.
-result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const application& program,
-                                                                      const trainer_config& config,
-                                                                      const prepared_run& run) {
-  auto memory = predict_memory(program, config, run);
+result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const planned_run& of) {
+  auto memory = predict_memory(of);
   if (!memory) return tl::unexpected(memory.error());
-  std::pair<placed_run, std::optional<error>> out{{config, std::move(*memory)}, {}};
-  if (!names_memory(config.cluster)) return out;
-  auto placed = place_by_memory(program, config, run);
+  std::pair<placed_run, std::optional<error>> out{{of.config, std::move(*memory)}, {}};
+  if (!names_memory(of.config.cluster)) return out;
+  auto placed = place_by_memory(of);
   if (placed)
     out.first = std::move(*placed);
   else
@@ -190,7 +188,7 @@ result<checked_run> table_without_data(const application& program, const trainer
   if (!layout) return tl::unexpected(layout.error());
   const auto rows = rows_of(config, *run, *layout, std::nullopt, places_of(config));
   return checked_run{.table = in_columns(rows) + words_on_thread_loads(config) +
-                              words_on_run(config, devices) +
+                              words_on_run(config, config.data, devices) +
                               words_on_missing_data(config.data, *run, why)};
 }
 
@@ -212,7 +210,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto layout = layout_of(config.pipeline, program.info.known.schedules);
   if (!layout) return tl::unexpected(layout.error());
   const double program_bytes = resident_bytes();  // before layers are measured
-  const auto placed = placed_or_refused(program, config, *run);
+  const auto placed = placed_or_refused({program, config, *run});
   if (!placed) return tl::unexpected(placed.error());
   const auto& [where, refused] = *placed;
   const auto on = places_of(where.config);
@@ -222,7 +220,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
                                    std::ranges::any_of(on, &stage_place::on_gpu)) +
              words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
              words_on_versions(where.memory, on) + words_on_nccl_buffers(where.memory, on) +
-             words_on_run(config, devices);
+             words_on_run(config, config.data, devices);
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config.cluster, where.memory, on); !fits && !refused)
     checked.refused = fits.error();

@@ -151,7 +151,8 @@ std::string words_on_nccl_buffers(const predicted_memory& memory,
          out + "\n";
 }
 
-std::string words_on_run(const trainer_config& config, const std::string& devices) {
+std::string words_on_run(const stage_tables& config, const data_config& data,
+                         const std::string& devices) {
   auto out = words_on_replicas(config, config.train) + devices;
   if (config.model.tf32)
     out +=
@@ -159,7 +160,7 @@ std::string words_on_run(const trainer_config& config, const std::string& device
         "f32\n";
   if (config.cluster.launch == launch_way::none)
     if (const auto who = who_may_join(config.link.listen); !who.empty()) out += who + "\n";
-  if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
+  if (!data.node.empty()) out += "node " + data.node + " reads the data\n";
   return out;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "messages/base/error.hpp"
@@ -43,7 +43,8 @@ struct stage_place {
                                                 const std::vector<stage_place>& on);
 
 /// What holds wherever the data are. `devices`: see words_on_devices.
-[[nodiscard]] std::string words_on_run(const trainer_config& config, const std::string& devices);
+[[nodiscard]] std::string words_on_run(const stage_tables& config, const data_config& data,
+                                       const std::string& devices);
 
 /// What is not checked if the data are not on this machine. `why`: the error of opening them.
 [[nodiscard]] std::string words_on_missing_data(const data_config& data, const prepared_run& run,

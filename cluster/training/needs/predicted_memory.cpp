@@ -105,8 +105,8 @@ bool are_lent_whole(const prepared_run& run) {
   return largest_layer_bytes(run) <= static_cast<double>(actors::piece_limits().bytes);
 }
 
-result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
-                                        const prepared_run& run) {
+result<predicted_memory> predict_memory(const planned_run& of) {
+  const auto& [program, config, run] = of;
   const auto& known = program.info.known;
   auto how = planning_of(config, known, run.layers);
   if (!how) return tl::unexpected(how.error());
@@ -157,11 +157,10 @@ result<predicted_memory> predict_memory(const application& program, const traine
   return all;
 }
 
-result<expected_memory> expect_memory(const application& program, const trainer_config& config,
-                                      const prepared_run& run) {
-  auto memory = predict_memory(program, config, run);
+result<expected_memory> expect_memory(const planned_run& of) {
+  auto memory = predict_memory(of);
   if (memory) return expected_memory{.stages = std::move(memory->stages)};
-  const bool is_here = config.cluster.launch == launch_way::local;
+  const bool is_here = of.config.cluster.launch == launch_way::local;
   if (is_here && memory.error().code == errc::bad_config) return tl::unexpected(memory.error());
   return expected_memory{.why_not = std::move(memory.error().text)};
 }

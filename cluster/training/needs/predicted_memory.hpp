@@ -54,9 +54,7 @@ struct predicted_memory {
 /// Bytes of activations are measured: each layer is built and runs forward once, one layer at a
 /// time, with a micro-batch of the data, in a process of its own where measure_in_process can have
 /// one. The rest is counted. Errors: see measure_activations.
-[[nodiscard]] result<predicted_memory> predict_memory(const application& program,
-                                                      const trainer_config& config,
-                                                      const prepared_run& run);
+[[nodiscard]] result<predicted_memory> predict_memory(const planned_run& of);
 
 /// The stages' part of that, for a run whose start does not hang on it.
 struct expected_memory {
@@ -66,9 +64,7 @@ struct expected_memory {
 
 /// Errors: of predict_memory, where the stages are to run here and cannot; what else keeps them
 /// from being predicted keeps no run from starting.
-[[nodiscard]] result<expected_memory> expect_memory(const application& program,
-                                                    const trainer_config& config,
-                                                    const prepared_run& run);
+[[nodiscard]] result<expected_memory> expect_memory(const planned_run& of);
 
 /// What is measured for it with so many samples in a micro-batch. Errors: those of opening the data
 /// and of measure_activations.

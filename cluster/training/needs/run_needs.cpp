@@ -13,14 +13,12 @@ namespace troupe::cluster {
 namespace {
 
 /// Adds what the stages take with activations.
-result<void> add_prediction(const application& program, const trainer_config& config,
-                            const prepared_run& run, doctor::run_needs& to) {
-  to.is_placed_by_memory = names_memory(config.cluster);
+result<void> add_prediction(const planned_run& of, doctor::run_needs& to) {
+  to.is_placed_by_memory = names_memory(of.config.cluster);
   if (to.is_placed_by_memory)
-    return place_by_memory(program, config, run).map([&to](placed_run placed) {
-      to.predicted = std::move(placed.memory.stages);
-    });
-  return expect_memory(program, config, run).map([&to](expected_memory memory) {
+    return place_by_memory(of).map(
+        [&to](placed_run placed) { to.predicted = std::move(placed.memory.stages); });
+  return expect_memory(of).map([&to](expected_memory memory) {
     to.predicted = std::move(memory.stages);
     to.why_not_predicted = std::move(memory.why_not);
   });
@@ -61,7 +59,7 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
                                                            state_shares_of(config.pipeline)));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
-  if (auto added = add_prediction(program, config, *run, out); !added)
+  if (auto added = add_prediction({program, config, *run}, out); !added)
     return tl::unexpected(added.error());
   return out;
 }

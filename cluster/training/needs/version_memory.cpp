@@ -123,7 +123,7 @@ void add_elsewhere(const kept_elsewhere& kept, double version, double update, bo
 }  // namespace
 
 result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
-                          const trainer_config& config, const registries& known,
+                          const stage_tables& config, const registries& known,
                           predicted_memory& to) {
   constexpr double usual = actors::kept_versions::most;
   const auto stages = bytes.size();

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "cluster/config/config_tables.hpp"
 #include "cluster/config/registries.hpp"
-#include "cluster/config/trainer_config.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "messages/base/error.hpp"
 
@@ -31,7 +31,7 @@ struct stage_bytes {
 /// `bytes`: of the stages of one replica; `are_whole`: see are_lent_whole. Errors: bad_config,
 /// where stages cannot be placed or the optimizer is not known.
 [[nodiscard]] result<void> add_versions(const std::vector<stage_bytes>& bytes, bool are_whole,
-                                        const trainer_config& config, const registries& known,
+                                        const stage_tables& config, const registries& known,
                                         predicted_memory& to);
 
 }  // namespace troupe::cluster

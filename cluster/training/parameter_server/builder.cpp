@@ -91,7 +91,6 @@ result<void> server_builder::give_values(std::size_t number, const built_server&
 
 actors::build_shard server_builder::shard_order(std::size_t number, const shard_part& part,
                                                 const server_start& from) const {
-  const auto& optimizer = config_.optimizer;
   std::vector<engine::parameter_entry> entries;
   for (const auto& each : part)
     entries.push_back({each.name, each.values.sizes().vec(),
@@ -99,9 +98,9 @@ actors::build_shard server_builder::shard_order(std::size_t number, const shard_
                        each.first_row});
   return {.name = name_of_shard(number),
           .parameters = std::move(entries),
-          .optimizer = optimizer.name,
-          .optimizer_options = optimizer.options,
-          .rate = {optimizer.schedule, run_.plan.steps},
+          .optimizer = optimizer_.name,
+          .optimizer_options = optimizer_.options,
+          .rate = {optimizer_.schedule, run_.plan.steps},
           .threads = server_.threads_per_shard,
           .begin = {from.steps}};
 }
@@ -121,7 +120,8 @@ result<void> server_builder::build_coordinator(built_server& into, const server_
 result<void> server_builder::build_workers(built_server& into, const server_start& from) {
   std::vector<actors::future<actors::worker_built>> asked;
   for (std::uint32_t i = 0; i < server_.workers; ++i) {
-    auto order = worker_order(config_, i);
+    auto order = run_.worker;
+    order.rank = i;
     order.metrics = engine::names_of(run_.plan.metrics);
     order.coordinator = caf::actor_cast<caf::strong_actor_ptr>(into.coordinator);
     asked.push_back(

@@ -6,7 +6,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/host.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/training/parameter_server/driving/server_state.hpp"
 #include "cluster/training/parameter_server/prepare.hpp"
@@ -26,13 +26,9 @@ struct built_server {
 class server_builder {
  public:
   /// Everything outlives it.
-  server_builder(node_group& group, actors::requester& ask, const trainer_config& config,
+  server_builder(node_group& group, actors::requester& ask, const optimizer_config& optimizer,
                  const prepared_server& run)
-      : group_(group),
-        ask_(ask),
-        config_(config),
-        server_(config.own.of<server_settings>()),
-        run_(run) {}
+      : group_(group), ask_(ask), optimizer_(optimizer), server_(run.server), run_(run) {}
 
   /// Errors: bad_config, bad_data; peer_lost.
   [[nodiscard]] result<built_server> build(const server_start& from);
@@ -52,8 +48,8 @@ class server_builder {
 
   node_group& group_;
   actors::requester& ask_;
-  const trainer_config& config_;
-  const server_settings server_;
+  const optimizer_config& optimizer_;
+  const server_settings& server_;
   const prepared_server& run_;
 };
 

@@ -29,6 +29,8 @@ struct server_start {
 
 /// What is known of a run before any process starts.
 struct prepared_server {
+  server_settings server;
+  actors::build_worker worker;  // the order for one, without rank, coordinator and metrics
   std::shared_ptr<const engine::dataset> data;
   data_record of_data;   // for its checkpoints
   engine::model layers;  // as the seed makes them
@@ -42,14 +44,11 @@ struct prepared_server {
 /// Intra-op threads of each worker.
 [[nodiscard]] int threads_of_worker(const server_settings& server) noexcept;
 
-/// The order for a worker, without its coordinator and the metrics.
-[[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
-
 /// What the shards own together, with the values that the model is made with.
 [[nodiscard]] std::vector<engine::owned_parameter> first_parameters(const prepared_server& run);
 
 /// Settings of the table [server] that determine the steps: see checkpointed_run.
-[[nodiscard]] std::map<std::string, double> server_settings_of_steps(const own_settings& own);
+[[nodiscard]] std::map<std::string, double> server_settings_of_steps(const server_settings& server);
 
 /// Errors: bad_config, bad_data.
 [[nodiscard]] result<prepared_server> prepare(const server_application& program,

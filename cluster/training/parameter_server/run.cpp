@@ -41,7 +41,8 @@ std::vector<std::string> node_names(const server_settings& config) {
 /// What lasts as long as a run, while the server and its workers may be built again.
 struct run_parts {
   node_group& group;
-  const trainer_config& config;
+  const optimizer_config& optimizer;
+  const train_config& train;
   const prepared_server& run;
   run_control& control;
   actors::requester& ask;
@@ -179,7 +180,7 @@ class attempt {
             .on_note = printer(),
             .why_lost =
                 [this](std::size_t worker, const error& why) {
-                  const auto shards = parts_.config.own.of<server_settings>().shards;
+                  const auto shards = parts_.run.server.shards;
                   return parts_.group.leave_out(shards + worker, why).text;
                 },
             .should_stop = [this] { return parts_.control.stop.wanted(); },
@@ -239,7 +240,8 @@ server_start go_back(run_parts& parts, std::string& where) {
 }
 
 result<void> attempt_once(run_parts& parts, const server_start& from) {
-  const auto server = server_builder(parts.group, parts.ask, parts.config, parts.run).build(from);
+  const auto server =
+      server_builder(parts.group, parts.ask, parts.optimizer, parts.run).build(from);
   if (!server) return tl::unexpected(server.error());
   return attempt(parts, *server, from).run();
 }
@@ -247,12 +249,11 @@ result<void> attempt_once(run_parts& parts, const server_start& from) {
 /// Attempts the run, and again, from where it could go on, when that is lost without which the
 /// server cannot go on, and that does not end the run.
 result<void> run_to_end(run_parts& parts) {
-  const auto& config = parts.config;
-  const auto server = config.own.of<server_settings>();
+  const auto& server = parts.run.server;
   server_recovery recovery(parts.group, parts.ask, node_names(server), server.shards);
   auto from = parts.run.begin;
   auto done = attempt_once(parts, from);
-  while (!done && config.train.on_fault == fault_policy::recover) {
+  while (!done && parts.train.on_fault == fault_policy::recover) {
     const auto lost = recovery.find_lost(done.error(), parts.told_steps);
     if (!lost) return tl::unexpected(lost.error());
     std::string where;
@@ -273,7 +274,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   auto report = run_reporter::open(config.observe, config.restart, config.json_is_begun, options);
   if (!report) return tl::unexpected(report.error());
   auto checkpoints =
-      checkpoint_keeper::open({config, server_settings_of_steps(config.own), run.of_data},
+      checkpoint_keeper::open({config, server_settings_of_steps(run.server), run.of_data},
                               run.begin.steps, checkpoint_keeper::clock::now());
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
@@ -283,7 +284,8 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   if (config.restart > 0)
     (*report)->restart({.restart = config.restart, .after_step = run.begin.steps});
   run_parts parts{group,
-                  config,
+                  config.optimizer,
+                  config.train,
                   run,
                   control,
                   ask,

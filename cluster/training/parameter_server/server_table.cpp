@@ -24,12 +24,11 @@ struct shard_bytes {
 
 result<std::vector<shard_bytes>> bytes_of_shards(const prepared_server& run,
                                                  const optimizer_config& optimizer,
-                                                 const server_settings& server,
                                                  const registries& known) {
   const auto slots = tensors_a_parameter(optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
   std::vector<shard_bytes> all;
-  for (const auto& part : engine::spread_parameters(first_parameters(run), server.shards)) {
+  for (const auto& part : engine::spread_parameters(first_parameters(run), run.server.shards)) {
     shard_bytes shard;
     for (const auto& each : part) shard.weights += static_cast<double>(each.values.nbytes());
     shard.state = shard.weights * static_cast<double>(*slots);
@@ -85,10 +84,9 @@ std::string words_on_beginning(const prepared_server& run) {
 result<checked_run> server_table(const server_application& program, const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto server = config.own.of<server_settings>();
-  const auto shards = bytes_of_shards(*run, config.optimizer, server, program.info.known);
+  const auto shards = bytes_of_shards(*run, config.optimizer, program.info.known);
   if (!shards) return tl::unexpected(shards.error());
-  return checked_run{.table = in_columns(rows_of_server(config.link, server, *shards)) +
+  return checked_run{.table = in_columns(rows_of_server(config.link, run->server, *shards)) +
                               explanation_of_shards + words_on_beginning(*run)};
 }
 
@@ -96,8 +94,8 @@ result<doctor::run_needs> needs_of_server(const server_application& program,
                                           const trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  const auto server = config.own.of<server_settings>();
-  const auto shards = bytes_of_shards(*run, config.optimizer, server, program.info.known);
+  const auto& server = run->server;
+  const auto shards = bytes_of_shards(*run, config.optimizer, program.info.known);
   if (!shards) return tl::unexpected(shards.error());
   doctor::run_needs out{.stage_bytes = {},
                         .of_what = "the shards' weights and optimizer state",

@@ -51,9 +51,8 @@ std::vector<option> server_options() {
 }
 
 result<void> check_server(const draft& whole) {
-  const trainer_config& config = whole.config;
-  const auto server = config.own.of<server_settings>();
-  if (config.link.transport == transport::loopback)
+  const auto server = whole.config.own.of<server_settings>();
+  if (whole.config.link.transport == transport::loopback)
     return fail_at(whole, "link.transport",
                    "loopback cannot connect processes; allowed: auto, tcp, shm");
   const bool waits = server.mode == engine::server_mode::synchronous;
@@ -67,9 +66,10 @@ result<void> check_server(const draft& whole) {
         std::pair{"server.threads_per_shard", server.threads_per_shard}})
     if (auto few = check_threads_of(whole, setting, static_cast<int>(threads), cores); !few)
       return few;
-  if (config.train.batch_size % server.workers == 0) return {};
+  const auto& train = whole.config.train;
+  if (train.batch_size % server.workers == 0) return {};
   const auto workers = std::to_string(server.workers);
-  const auto samples = std::to_string(config.train.batch_size);
+  const auto samples = std::to_string(train.batch_size);
   return fail_at(whole, "server.workers", "train.batch_size",
                  workers + " workers" + source(whole, "server.workers", workers) +
                      " cannot have equal shares of a batch of " + samples +

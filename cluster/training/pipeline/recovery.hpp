@@ -14,7 +14,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/pipeline/pipeline.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/recovery/left_versions_core.hpp"
 #include "cluster/recovery/return_core.hpp"

@@ -8,14 +8,6 @@
 namespace troupe::cluster {
 namespace {
 
-progress_options progress_options_of(const train_config& train, const prepared_run& run) {
-  auto options = progress_options_for(stderr);
-  options.total_steps = run.steps;
-  options.steps_per_epoch = static_cast<std::uint64_t>(
-      engine::batch_count(run.data->size(engine::split::train), train.batch_size));
-  return options;
-}
-
 /// The first step warms up; it counts only where it is the only one.
 double median_of(std::vector<double> values) {
   if (values.size() > 1) values.erase(values.begin());
@@ -26,19 +18,19 @@ double median_of(std::vector<double> values) {
 
 }  // namespace
 
-result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
-                                                 const prepared_run& run) {
-  auto out = run_reporter::open(config.observe, config.restart, config.json_is_begun,
-                                progress_options_of(config.train, run));
-  if (!out) return tl::unexpected(out.error());
-  return std::unique_ptr<reporter>(
-      new reporter(std::move(*out), loss_scale_of(config.model, config.train) != 1,
-                   stage_names_of(config.pipeline), config.train.accumulate));
+progress_options progress_options_of(const train_config& train, const prepared_run& run) {
+  auto options = progress_options_for(stderr);
+  options.total_steps = run.steps;
+  options.steps_per_epoch = static_cast<std::uint64_t>(
+      engine::batch_count(run.data->size(engine::split::train), train.batch_size));
+  return options;
 }
 
-reporter::reporter(std::unique_ptr<run_reporter> out, bool scales, std::vector<std::string> names,
-                   std::uint32_t accumulate)
-    : out_(std::move(out)), scales_(scales), names_(std::move(names)), accumulate_(accumulate) {
+reporter::reporter(std::unique_ptr<run_reporter> out, const stage_tables& config)
+    : out_(std::move(out)),
+      scales_(loss_scale_of(config.model, config.train) != 1),
+      names_(stage_names_of(config.pipeline)),
+      accumulate_(config.train.accumulate) {
   for (const auto& name : names_) peaks_.push_back({.stage = name, .memory = name});
 }
 

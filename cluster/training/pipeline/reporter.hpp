@@ -13,12 +13,15 @@
 
 namespace troupe::cluster {
 
+/// How the terminal shows the progress of a pipeline's run.
+[[nodiscard]] progress_options progress_options_of(const train_config& train,
+                                                   const prepared_run& run);
+
 /// Writes what happens in a run of a pipeline to the terminal and to --json. Used by one thread.
 class reporter {
  public:
-  /// Errors: io_failed for --json.
-  [[nodiscard]] static result<std::unique_ptr<reporter>> open(const trainer_config& config,
-                                                              const prepared_run& run);
+  /// `out`: opened with progress_options_of.
+  reporter(std::unique_ptr<run_reporter> out, const stage_tables& config);
 
   /// Before the first step. `memories`: the name of the device memory that each stage shares;
   /// `needs`: what the stages of one replica are predicted to take; empty: that is not known.
@@ -45,9 +48,6 @@ class reporter {
   [[nodiscard]] result<void> check_applied() const;
 
  private:
-  reporter(std::unique_ptr<run_reporter> out, bool scales, std::vector<std::string> names,
-           std::uint32_t accumulate);
-
   std::unique_ptr<run_reporter> out_;
   bool scales_;                     // whether losses are scaled
   std::vector<std::string> names_;  // of the stages of all replicas

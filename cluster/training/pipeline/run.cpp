@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -102,7 +103,7 @@ result<start_point> recover(pipeline_run& parts, const error& why,
                             std::optional<actors::pipeline>& stages, const start_point& before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
-  way_back back(parts.run, parts.config, parts.checkpoints, parts.beginning,
+  way_back back(parts.run, parts.hosts.checkpointed, parts.checkpoints, parts.beginning,
                 [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
   const return_sources sources{[&] { return open_again(parts.disks, parts.hosts); },
                                [&] { return parts.checkpoints.own_steps(); },
@@ -165,7 +166,7 @@ result<void> train_to_end(pipeline_run& parts, start_point from) {
           const auto print = [&](const std::vector<std::string>& lines) {
             parts.report->print(lines);
           };
-          return verify(*stages, parts.program, parts.config, parts.run, print);
+          return verify(*stages, {parts.program, parts.config, parts.run}, print);
         })
         .map([&] { verified = true; })
         .and_then([&] { return train_steps(parts, *stages, from); });
@@ -201,34 +202,38 @@ result<void> arrange_doors(joined_listening& doors, node_group& group, actors::r
 }
 
 /// The report of the run, which knows what its stages are predicted to take.
-result<std::unique_ptr<reporter>> open_report(const application& program,
-                                              const trainer_config& config, const prepared_run& run,
+result<std::unique_ptr<reporter>> open_report(const planned_run& of,
                                               const std::vector<actors::build_stage>& orders) {
-  auto report = reporter::open(config, run);
-  if (!report) return report;
-  (*report)->expect_on_devices(device_memories(config.pipeline, orders),
-                               needs_to_tell(program, config, run, orders));
+  const auto& config = of.config;
+  const auto& run = of.run;
+  auto out = run_reporter::open(config.observe, config.restart, config.json_is_begun,
+                                progress_options_of(config.train, run));
+  if (!out) return tl::unexpected(out.error());
+  auto report = std::make_unique<reporter>(std::move(*out), config);
+  report->expect_on_devices(device_memories(config.pipeline, orders), needs_to_tell(of, orders));
   if (run.predicted && config.observe.progress)
-    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+    report->print(engine::to_lines(*run.predicted, run.layer_names));
   return report;
 }
 
-result<checkpoint_keeper> open_checkpoints(const trainer_config& config, const prepared_run& run) {
-  auto keeper = checkpoint_keeper::open({config, run.model.options, run.of_data}, run.steps_before,
-                                        checkpoint_keeper::clock::now());
+result<checkpoint_keeper> open_checkpoints(const checkpointed_run& of,
+                                           const std::vector<std::string>& command,
+                                           const prepared_run& run) {
+  auto keeper = checkpoint_keeper::open(of, run.steps_before, checkpoint_keeper::clock::now());
   if (!keeper) return keeper;
   keeper->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
-  tell_command_to_resume(config.checkpoint, config.train, config.command, run.steps_before);
+  tell_command_to_resume(of.kept, of.train, command, run.steps_before);
   return keeper;
 }
 
 /// Null: a lost stage ends the run.
 result<std::unique_ptr<stage_recovery>> open_recovery(node_group& group, joined_listening& doors,
                                                       const optimizers::registry& known,
-                                                      const trainer_config& config) {
+                                                      const stage_tables& config,
+                                                      const checkpoint_config& kept) {
   if (config.train.on_fault != fault_policy::recover) return std::unique_ptr<stage_recovery>();
   if (!group.outliving_host()) warn_of_shared_hosts(config);  // else there is one copy more
-  return stage_recovery::open(group, doors, known, way_back::may_begin_anew(config.checkpoint));
+  return stage_recovery::open(group, doors, known, way_back::may_begin_anew(kept));
 }
 
 /// Behind the last step of a trainer that was lost, else where the run begins.
@@ -259,19 +264,22 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   : "link " + std::string(name_of(transport_of(config.link))));
   joined_listening doors(group, config.cluster);
   auto ask = group.requester();
+  const planned_run planned{program, config, run};
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
-  if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
-  const disk_access hosts{group, ask, config, engine::random_word()};
+  if (auto room = check_memory(group, ask, planned, *orders); !room) return room;
+  const checkpointed_run checkpointed(config, run.model.options, run.of_data);
+  const disk_access hosts{group, ask, config.cluster, checkpointed, engine::random_word()};
   auto on_hosts = find_beginning_on_hosts(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
-  auto report = open_report(program, config, run, *orders);
+  auto report = open_report(planned, *orders);
   if (!report) return tl::unexpected(report.error());
-  auto keeper = open_checkpoints(config, run);
+  auto keeper = open_checkpoints(checkpointed, config.command, run);
   if (!keeper) return tl::unexpected(keeper.error());
   auto disks = open_disks_of(hosts);
   if (!disks) return tl::unexpected(disks.error());
-  auto recovery = open_recovery(group, doors, program.info.known.optimizers, config);
+  auto recovery =
+      open_recovery(group, doors, program.info.known.optimizers, config, config.checkpoint);
   if (!recovery) return tl::unexpected(recovery.error());
   pipeline_run parts{group,
                      program,

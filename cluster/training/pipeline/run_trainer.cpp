@@ -28,10 +28,9 @@ result<launch_choice> place_nodes(const registries& known, const launch_tables& 
 }
 
 /// The config with what places stages, where nodes say their memory.
-result<trainer_config> with_places(const application& program, const trainer_config& config,
-                                   const prepared_run& run) {
-  if (!names_memory(config.cluster)) return config;
-  auto placed = place_by_memory(program, config, run);
+result<trainer_config> with_places(const planned_run& of) {
+  if (!names_memory(of.config.cluster)) return of.config;
+  auto placed = place_by_memory(of);
   if (!placed) return tl::unexpected(placed.error());
   return std::move(placed->config);
 }
@@ -112,7 +111,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
     tell_prediction(*run);
     return run_end{};
   }
-  const auto placed = with_places(program, config, *run);
+  const auto placed = with_places({program, config, *run});
   if (!placed) return tl::unexpected(placed.error());
   return drive_nodes(
       program, *placed, stage_progress_of(placed->pipeline, placed->observe, placed->train, *run),

@@ -68,7 +68,7 @@ result<bool> way_back::read_beginning() {
   }
   if (found.error().code == errc::peer_lost) return tl::unexpected(found.error());
   why_ = "the checkpoint that the run began from is gone: " + found.error().text;
-  if (may_begin_anew(config_.checkpoint))
+  if (may_begin_anew(of_.kept))
     log::warning(why_ + "; the run starts from the beginning");
   else
     why_ += "; --resume auto starts such a run from the beginning";
@@ -77,7 +77,7 @@ result<bool> way_back::read_beginning() {
 
 result<start_point> way_back::take(return_core::source from) {
   if (from != return_core::source::anew) return std::move(read_);
-  return begin_anew(run_, config_.model, config_.train).map([&] {
+  return begin_anew(run_, of_.model, of_.train).map([&] {
     return beginning_of(run_, std::nullopt);
   });
 }

@@ -11,6 +11,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
@@ -41,10 +42,10 @@ class way_back {
  public:
   /// All outlive it. If the checkpoint that the run started from (`beginning`) is gone from its
   /// hosts, nothing is left to go back to; with --resume auto `run` then starts from the beginning.
-  way_back(prepared_run& run, const trainer_config& config, const checkpoint_keeper& checkpoints,
+  way_back(prepared_run& run, const checkpointed_run& of, const checkpoint_keeper& checkpoints,
            const start_point& beginning, slice_finder find)
       : run_(run),
-        config_(config),
+        of_(of),
         checkpoints_(checkpoints),
         beginning_(beginning),
         find_(std::move(find)) {}
@@ -65,7 +66,7 @@ class way_back {
 
  private:
   prepared_run& run_;
-  const trainer_config& config_;
+  const checkpointed_run& of_;
   const checkpoint_keeper& checkpoints_;
   const start_point& beginning_;
   slice_finder find_;

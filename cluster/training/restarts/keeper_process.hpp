@@ -5,8 +5,8 @@
 #include <string>
 
 #include "actors/recovery/kept_stages.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/config/sources/command_line.hpp"
-#include "cluster/config/trainer_config.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cluster/config/sources/resume_command_core.hpp"
+#include "cluster/config/trainer_config.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
@@ -67,12 +68,13 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
 }
 
 std::map<std::string, std::string> settings_of_steps(
-    const trainer_config& config, const std::map<std::string, double>& model_options) {
+    const stage_tables& config, const data_config& data,
+    const std::map<std::string, double>& model_options) {
   std::map<std::string, std::string> all{
       {"model.name", config.model.name},
-      {"data.source", config.data.source},
-      {"data.image_size", std::to_string(config.data.image_size)},
-      {"data.shuffle", config.data.shuffle ? "true" : "false"},
+      {"data.source", data.source},
+      {"data.image_size", std::to_string(data.image_size)},
+      {"data.shuffle", data.shuffle ? "true" : "false"},
       {"train.accumulate", std::to_string(config.train.accumulate)},
       {"train.batch_norm", is_norm_synced(config.pipeline, config.train) ? "sync" : "local"},
       {"train.batch_size", std::to_string(config.train.batch_size)},
@@ -91,10 +93,11 @@ checkpointed_run::checkpointed_run(const trainer_config& config,
                                    const std::map<std::string, double>& model_options,
                                    data_record own_data)
     : kept(config.checkpoint),
+      model(config.model),
       train(config.train),
       data(config.data),
       places(config.places),
-      settings(settings_of_steps(config, model_options)),
+      settings(settings_of_steps(config, config.data, model_options)),
       of_data(std::move(own_data)) {}
 
 result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run) {

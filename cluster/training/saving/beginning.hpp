@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
+#include "cluster/config/setting_places.hpp"
 #include "cluster/training/saving/data_record.hpp"
 #include "messages/base/error.hpp"
 
@@ -18,6 +19,7 @@ namespace troupe::cluster {
 /// to have too. The config outlives it.
 struct checkpointed_run {
   const checkpoint_config& kept;
+  const model_config& model;
   const train_config& train;
   const data_config& data;
   const setting_places& places;

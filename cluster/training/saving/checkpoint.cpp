@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cluster/checkpoints/weights_digest.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "engine/model/model.hpp"
 #include "engine/slices/file_faults.hpp"
 #include "engine/state/scaler_state.hpp"

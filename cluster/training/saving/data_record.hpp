@@ -5,7 +5,8 @@
 #include <string>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
+#include "cluster/config/setting_places.hpp"
 #include "engine/data/dataset.hpp"
 #include "messages/base/error.hpp"
 

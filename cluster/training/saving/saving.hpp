@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/weights_digest.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
 #include "engine/state/save_anywhere.hpp"

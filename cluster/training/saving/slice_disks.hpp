@@ -11,7 +11,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/transfer.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/hosts/cluster_config.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "messages/base/error.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/hosts/cluster_config.hpp"
 #include "cluster/hosts/listening_core.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/membership/node_group.hpp"

@@ -91,12 +91,11 @@ result<void> check_least(const asked_node& node) {
 }
 
 /// Of each stage of a replica; none where it cannot be predicted.
-result<std::vector<engine::stage_memory>> predict(const application& program,
-                                                  const trainer_config& config,
-                                                  const prepared_run& run) {
-  if (!config.cluster.stage_needs.empty()) return config.cluster.stage_needs;
-  if (run.distant) return std::vector<engine::stage_memory>();  // the data are elsewhere
-  return expect_memory(program, config, run).map([](expected_memory memory) {
+result<std::vector<engine::stage_memory>> predict(const planned_run& of) {
+  const auto& known = of.config.cluster.stage_needs;
+  if (!known.empty()) return known;
+  if (of.run.distant) return std::vector<engine::stage_memory>();  // the data are elsewhere
+  return expect_memory(of).map([](expected_memory memory) {
     if (!memory.why_not.empty())
       log::debug("what the stages take with activations is not predicted: " + memory.why_not);
     return std::move(memory.stages);
@@ -140,10 +139,10 @@ void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_
 
 /// Stages that are threads have one memory, and each of them looks before the others have taken
 /// their parts of it. `room`: before they take any.
-result<void> check_threads(const application& program, const trainer_config& config,
-                           const prepared_run& run, const std::vector<actors::build_stage>& orders,
+result<void> check_threads(const planned_run& of, const std::vector<actors::build_stage>& orders,
                            const engine::free_memory& room) {
   constexpr double most_shares = 3;  // of weights, that activations and the rest rarely exceed
+  const auto& [program, config, run] = of;
   const auto all = needs_of_nodes(program.info.known.optimizers, config.pipeline, config.optimizer,
                                   run, orders, std::vector<std::size_t>(orders.size()));
   if (!all) return tl::unexpected(all.error());
@@ -155,7 +154,7 @@ result<void> check_threads(const application& program, const trainer_config& con
   const auto fits = actors::check_room(
       place + "the weights, gradients and optimizer state of " + who + "take", least, room);
   if (!fits || most_shares * least <= actors::free_bytes(room)) return fits;
-  const auto predicted = predict(program, config, run);
+  const auto predicted = predict(of);
   if (!predicted) return tl::unexpected(predicted.error());
   double bytes = 0;
   for (std::size_t i = 0; i < orders.size() && !predicted->empty(); ++i)
@@ -170,8 +169,8 @@ result<void> check_threads(const application& program, const trainer_config& con
 }
 
 /// Of a run on this machine alone: what is known without a measurement, or by a quick one.
-result<void> check_here(const application& program, const trainer_config& config,
-                        const prepared_run& run, const std::vector<actors::build_stage>& orders) {
+result<void> check_here(const planned_run& of, const std::vector<actors::build_stage>& orders) {
+  const auto& [program, config, run] = of;
   const auto room = engine::read_free_memory();
   if (!run.distant)
     if (auto fits = check_batch(config.train, config.places, config.cluster, *run.data, room);
@@ -183,16 +182,16 @@ result<void> check_here(const application& program, const trainer_config& config
   if (are_on_cpu(orders))
     if (auto fits = check_measurable(what, (samples + parts - 1) / parts, room); !fits) return fits;
   if (config.pipeline.stages_in != placement::threads) return {};
-  return check_threads(program, config, run, orders, room);
+  return check_threads(of, orders, room);
 }
 
 }  // namespace
 
-result<void> check_memory(node_group& group, actors::requester& ask, const application& program,
-                          const trainer_config& config, const prepared_run& run,
+result<void> check_memory(node_group& group, actors::requester& ask, const planned_run& of,
                           const std::vector<actors::build_stage>& orders) {
+  const auto& [program, config, run] = of;
   if (config.cluster.launch == launch_way::local)
-    if (auto fits = check_here(program, config, run, orders); !fits) return fits;
+    if (auto fits = check_here(of, orders); !fits) return fits;
   const auto places = node_of_stages(config);
   if (!places) return {};  // there are no nodes
   const auto needs = needs_of_nodes(program.info.known.optimizers, config.pipeline,
@@ -202,20 +201,18 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   for (const auto& node : nodes)
     if (auto fits = check_least(node); !fits) return fits;
   if (are_roomy(nodes, given_bytes(run, config.train))) return {};
-  const auto predicted = predict(program, config, run);
+  const auto predicted = predict(of);
   if (!predicted) return tl::unexpected(predicted.error());
   for (const auto& node : nodes)
     if (!predicted->empty()) warn_of_prediction(node, *predicted, orders);
   return {};
 }
 
-std::vector<engine::stage_memory> needs_to_tell(const application& program,
-                                                const trainer_config& config,
-                                                const prepared_run& run,
+std::vector<engine::stage_memory> needs_to_tell(const planned_run& of,
                                                 const std::vector<actors::build_stage>& orders) {
-  const bool is_known = run.predicted || !config.cluster.stage_needs.empty();
+  const bool is_known = of.run.predicted || !of.config.cluster.stage_needs.empty();
   if (!is_known || are_on_cpu(orders)) return {};
-  auto predicted = predict(program, config, run);
+  auto predicted = predict(of);
   if (predicted) return std::move(*predicted);
   log::debug("what the stages take of their devices is not predicted: " + predicted.error().text);
   return {};

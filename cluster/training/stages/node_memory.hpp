@@ -19,15 +19,13 @@ namespace troupe::cluster {
 /// forward once here; a node that has less is warned of. `orders`: of each stage. Errors:
 /// bad_config naming the node, its stages, both amounts, the limit and what to do.
 [[nodiscard]] result<void> check_memory(node_group& group, actors::requester& ask,
-                                        const application& program, const trainer_config& config,
-                                        const prepared_run& run,
+                                        const planned_run& of,
                                         const std::vector<actors::build_stage>& orders);
 
 /// What the stages of one replica are predicted to take, for a report of what those on devices did:
 /// where the run is predicted anyway (--predict and what is chosen by it), or its stages are placed
 /// by their memory. Empty: no stage is on a device, or it is not predicted.
 [[nodiscard]] std::vector<engine::stage_memory> needs_to_tell(
-    const application& program, const trainer_config& config, const prepared_run& run,
-    const std::vector<actors::build_stage>& orders);
+    const planned_run& of, const std::vector<actors::build_stage>& orders);
 
 }  // namespace troupe::cluster

@@ -11,7 +11,7 @@
 namespace troupe::cluster {
 namespace {
 
-actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
+actors::build_stage order_for(const stage_tables& config, const prepared_run& run,
                               const engine::model_layout& layout, std::uint32_t stage,
                               int threads) {
   const auto& optimizer = config.optimizer;
@@ -43,7 +43,7 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
 
 }  // namespace
 
-result<std::vector<actors::build_stage>> orders_for(const trainer_config& config,
+result<std::vector<actors::build_stage>> orders_for(const stage_tables& config,
                                                     const prepared_run& run,
                                                     const engine::schedule_choice& schedule) {
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);

@@ -13,7 +13,7 @@ namespace troupe::cluster {
 
 /// What each stage of a run is made of, all replicas' in turn. Errors: those of the schedule.
 [[nodiscard]] result<std::vector<actors::build_stage>> orders_for(
-    const trainer_config& config, const prepared_run& run, const engine::schedule_choice& schedule);
+    const stage_tables& config, const prepared_run& run, const engine::schedule_choice& schedule);
 
 /// Whose count each stage's device memory is: its process's own, or where stages are threads of one
 /// process that of their device.

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "messages/base/error.hpp"
 

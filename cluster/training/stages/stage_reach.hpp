@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/futures/requester.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "messages/base/error.hpp"
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/config/trainer_config.hpp"
+
 namespace {
 
 using namespace troupe;
@@ -24,7 +26,7 @@ const std::vector<int> eight_cards{0, 1, 2, 3, 4, 5, 6, 7};
 
 mebis estimated(const trainer_config& config, const engine::model_layout& layout,
                 const std::vector<int>& cards = eight_cards) {
-  auto bytes = nccl_bytes_of_stages(config, layout, {.indices = cards});
+  auto bytes = nccl_bytes_of_stages(config, config.link, layout, {.indices = cards});
   for (auto& each : bytes) each /= 1 << 20;
   return bytes;
 }

@@ -24,6 +24,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
+#include "cluster/config/trainer_config.hpp"
 #include "cluster/training/saving/beginning.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/data_record.hpp"

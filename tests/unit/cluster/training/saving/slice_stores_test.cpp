@@ -28,6 +28,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/saving/slice_store.hpp"
 #include "actors/system.hpp"
+#include "cluster/config/trainer_config.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "engine/slices/file_copy.hpp"
 #include "engine/slices/slice_folder.hpp"

@@ -1,4 +1,4 @@
-#include "cluster/config/trainer_config.hpp"
+#include "cluster/config/config_tables.hpp"
 
 #include <signal.h>
 
@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "cluster/config/trainer_config.hpp"
 #include "cluster/config/words.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/step/stage_name.hpp"
@@ -23,6 +24,16 @@ std::string_view name_of(transport value) noexcept {
 bool opens_port(transport value) noexcept {
   return value == transport::tcp || value == transport::mixed;
 }
+
+placement_tables::placement_tables(const trainer_config& config)
+    : pipeline(config.pipeline), cluster(config.cluster) {}
+
+stage_tables::stage_tables(const trainer_config& config)
+    : placement_tables(config),
+      link(config.link),
+      model(config.model),
+      optimizer(config.optimizer),
+      train(config.train) {}
 
 double loss_scale_of(const model_config& model, const train_config& train) noexcept {
   return train.loss_scale.value_or(model.precision == engine::precision::fp16 ? 0 : 1);
