@@ -276,8 +276,7 @@ void replay_company::start_all(const return_core::go_on& from) {
     processes_[now_of(place)] =
         std::make_unique<process>(start(place, starts_[place], weights->at(place)));
   is_starting_ = true;
-  for (std::uint32_t place = 0; place < stages_; ++place)
-    make_version(*at(now_of(place)), step);
+  for (std::uint32_t place = 0; place < stages_; ++place) make_version(*at(now_of(place)), step);
 }
 
 /// What is left of the run: the steps behind those that are done, and evaluations that were not

@@ -137,8 +137,8 @@ class run_of_trainers {
 
 TEST_CASE("a run that loses trainers and stages and unsynced writes ends with its calm numbers") {
   restart_tally of;
-  tests::for_each_seed(
-      1'000, [&](std::uint64_t seed) { return run_of_trainers(seed, true, of).run(); });
+  tests::for_each_seed(1'000,
+                       [&](std::uint64_t seed) { return run_of_trainers(seed, true, of).run(); });
   tests::say_pace(of.simulated, of.begin);
   if (tests::is_replay()) return;
   CHECK(of.stages > 0);

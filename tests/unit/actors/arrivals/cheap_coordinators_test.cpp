@@ -145,7 +145,7 @@ TEST_CASE("A credit of another process's stage lets a feeder send where it arriv
   const auto stage =
       both.handle_at(both.far, both.near, both.near.system.spawn(tests::idle_stage, got));
   const auto feeder = actors::spawn_feeder(both.far.system, stage, stage, 0, /*credits=*/1,
-                                              /*logs=*/false);
+                                           /*logs=*/false);
   const auto at_near = both.handle_at(both.near, both.far, feeder);
   const engine::batch batch{at::zeros({2, 3}), at::zeros({2}, at::kLong)};
   REQUIRE(actors::feed(batch, {{}, {1}}, /*microbatches=*/2, {feeder}) == 2);
