@@ -45,7 +45,7 @@ bool arrivals::deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr fr
 
 void arrivals::exec_later(caf::resumable* what) {
   const auto* const actor = actor_in(*what);
-  if (actor != nullptr && is_cheap(*actor))
+  if (actor != nullptr && is_cheap(*actor) && spent_ < turn)
     ready_.push_back(what);
   else
     system().scheduler().enqueue(what);
@@ -59,16 +59,16 @@ std::optional<arrivals::holder> arrivals::held(clock::time_point now) const {
 }
 
 void arrivals::run_ready() {
-  clock::duration spent{0};
   while (!ready_.empty()) {
     auto* const next = ready_.front();
     ready_.pop_front();
-    spent += run(*next, spent < turn);
+    spent_ += run(*next);
   }
+  spent_ = {};
   is_due_ = false;
 }
 
-arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
+arrivals::clock::duration arrivals::run(caf::resumable& what) {
   auto* const actor = actor_in(what);
   const bool is_suspect = slow_.contains(actor->id());  // else its runs are not worth more calls
   const auto before = is_suspect ? thread_use::now() : thread_use{};
@@ -81,12 +81,10 @@ arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
   const bool was_preempted =
       is_suspect && took > patience && !was_busy(before, thread_use::now(), patience);
   note_time(*actor, was_preempted ? clock::duration::zero() : took);
-  if (how != caf::resumable::resume_later)
-    caf::intrusive_ptr_release(&what);
-  else if (may_go_on && is_cheap(*actor))
-    ready_.push_back(&what);
+  if (how == caf::resumable::resume_later)
+    exec_later(&what);
   else
-    system().scheduler().enqueue(&what);
+    caf::intrusive_ptr_release(&what);
   return took;
 }
 

@@ -38,7 +38,9 @@ class arrivals final : public caf::execution_unit {
                              caf::message_id number, caf::message what);
   void run_ready();
 
-  /// For actors to which a cheap one has sent a message.
+  /// For actors to which a cheap one has sent a message, and for one that has more to do. Once a
+  /// millisecond is spent the scheduler runs them, so that cheap actors that answer each other do
+  /// not keep the thread.
   void exec_later(caf::resumable* what) override;
 
   /// Who holds the thread now, and for how long. From any thread.
@@ -55,11 +57,12 @@ class arrivals final : public caf::execution_unit {
   };
 
   /// Returns how long it took.
-  clock::duration run(caf::resumable& what, bool may_go_on);
+  clock::duration run(caf::resumable& what);
   void note_time(caf::abstract_actor& actor, clock::duration took);
 
   std::deque<caf::resumable*> ready_;                // each with a reference
   bool is_due_ = false;                              // `run_ready` is
+  clock::duration spent_{0};                         // of this turn of `run_ready`
   std::unordered_map<caf::actor_id, conduct> slow_;  // only who has been slow once
   std::atomic<caf::actor_id> holder_ = 0;
   std::atomic<clock::rep> since_ = 0;

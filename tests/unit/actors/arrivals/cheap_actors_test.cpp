@@ -320,6 +320,29 @@ TEST_CASE("Who holds the link's thread is known to others while it does") {
   caf::anon_send_exit(holder, caf::exit_reason::user_shutdown);
 }
 
+TEST_CASE("Cheap actors that answer each other without end leave the link's thread to the link") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto until = std::chrono::steady_clock::now() + longest_wait;
+  const auto answerer = [until](caf::event_based_actor* self) {
+    return caf::behavior{[self, until](const caf::actor& other) {
+      if (std::chrono::steady_clock::now() < until)
+        self->send(other, caf::actor_cast<caf::actor>(self));
+    }};
+  };
+  const auto one = system.spawn<caf::lazy_init>(answerer);
+  const auto other = system.spawn<caf::lazy_init>(answerer);
+  declare(one);
+  declare(other);
+  actors::arrivals here(system);
+  REQUIRE(here.deliver(caf::actor_cast<caf::strong_actor_ptr>(one), nullptr, caf::make_message_id(),
+                       caf::make_message(other)));
+  here.run_ready();
+  CHECK(std::chrono::steady_clock::now() < until);
+  caf::anon_send_exit(one, caf::exit_reason::user_shutdown);
+  caf::anon_send_exit(other, caf::exit_reason::user_shutdown);
+}
+
 TEST_CASE("A cheap actor that has ended is cheap no longer, and requests to it fail") {
   two_nodes both;
   const auto actor = both.spawn(doubler);
