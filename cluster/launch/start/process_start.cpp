@@ -53,8 +53,10 @@ bool ends_early = false;
 // second and touches the pages that copies share.
 void leave_libraries(int code, void*) {
   if (!ends_early) return;
-  std::cout.flush();  // a newer libstdc++ does it in its own destructors
-  std::clog.flush();
+  for (auto* const out : {&std::cout, &std::clog}) {
+    out->exceptions(std::ios::goodbit);  // nobody could catch what it would throw
+    out->flush();                        // a newer libstdc++ does it in its own destructors
+  }
   ::fcloseall();  // as exit does in the end: it waits for nobody who has locked a stream
   ::_exit(code);
 }
