@@ -39,12 +39,11 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   if (!layout) return tl::unexpected(layout.error());
   const auto slots = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
-  doctor::run_needs out{
-      .stage_bytes = {},
-      .of_what = "weights, gradients and the optimizer's state",
-      .saved_bytes = 0,
-      .slices = {.weights = {}, .state = {}},
-      .wraps = layout->chunks > 1};
+  doctor::run_needs out{.stage_bytes = {},
+                        .of_what = "weights, gradients and the optimizer's state",
+                        .saved_bytes = 0,
+                        .slices = {.weights = {}, .state = {}},
+                        .wraps = layout->chunks > 1};
   const auto shares = state_shares_of(config.pipeline);
   std::uint64_t saved = 0;
   for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
