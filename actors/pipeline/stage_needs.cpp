@@ -37,15 +37,20 @@ result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
   return count;
 }
 
-std::uint64_t largest_share_bytes(const std::vector<engine::named_tensor>& parameters,
-                                  std::uint32_t shares) {
+std::vector<std::uint64_t> share_bytes(const std::vector<engine::named_tensor>& parameters,
+                                       std::uint32_t shares) {
   std::vector<std::uint64_t> bytes;
   bytes.reserve(parameters.size());
   for (const auto& each : parameters) bytes.push_back(each.tensor.nbytes());
   const auto owners = engine::owners_of(bytes, shares);
   std::vector<std::uint64_t> has(shares);
   for (std::size_t i = 0; i < bytes.size(); ++i) has.at(owners[i]) += bytes[i];
-  return std::ranges::max(has);
+  return has;
+}
+
+std::uint64_t largest_share_bytes(const std::vector<engine::named_tensor>& parameters,
+                                  std::uint32_t shares) {
+  return std::ranges::max(share_bytes(parameters, shares));
 }
 
 std::uint64_t least_training_bytes(const engine::model& described,

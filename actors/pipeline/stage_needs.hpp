@@ -22,8 +22,12 @@ namespace troupe::actors {
 [[nodiscard]] result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
                                                         const optimizers::options& chosen);
 
-/// Bytes of the parameters whose optimizer state one of `shares` replicas has, the one that has
-/// most: a stage's, which are shared out as engine::owners_of says.
+/// Bytes of the parameters whose optimizer state each of `shares` replicas has, by replica: a
+/// stage's, which are shared out as engine::owners_of says.
+[[nodiscard]] std::vector<std::uint64_t> share_bytes(
+    const std::vector<engine::named_tensor>& parameters, std::uint32_t shares);
+
+/// Of the replica that has most.
 [[nodiscard]] std::uint64_t largest_share_bytes(const std::vector<engine::named_tensor>& parameters,
                                                 std::uint32_t shares);
 

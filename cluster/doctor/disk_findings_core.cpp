@@ -122,11 +122,11 @@ std::vector<std::uint64_t> own_slice_bytes_of_nodes(const std::vector<std::size_
   std::vector<std::uint64_t> own(nodes, 0);
   const auto stages = sizes.weights.size();
   for (std::size_t place = 0; place < places.size() && stages > 0; ++place) {
-    const auto stage = place % stages;
-    const auto node = places[place];
-    if (place < stages) own.at(node) += sizes.weights[stage];
-    if (place < stages || sizes.state_shares > 1)
-      own.at(node) += sizes.state[stage] / sizes.state_shares;
+    const auto stage = place % stages, replica = place / stages;
+    const auto& state = sizes.state[stage];
+    auto& bytes = own.at(places[place]);
+    if (replica == 0) bytes += sizes.weights[stage];
+    if (replica < state.size()) bytes += state[replica];
   }
   return own;
 }

@@ -12,8 +12,9 @@ inline constexpr const char* slices_purpose =
 
 /// Bytes of a checkpoint's files, by stage.
 struct slice_sizes {
-  std::vector<std::uint64_t> weights, state;
-  std::uint32_t state_shares = 1;  ///< Replicas that share out the optimizer's state.
+  std::vector<std::uint64_t> weights;
+  /// Of the optimizer's state, what each replica has that shares it out; else the first has all.
+  std::vector<std::vector<std::uint64_t>> state;
 
   bool operator==(const slice_sizes&) const = default;
 };

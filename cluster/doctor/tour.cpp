@@ -47,8 +47,11 @@ void add_checkpoint_folder(visited& trainer, const checkpoint_config& kept,
   if (kept.dir.empty()) return;
   const bool has_all = kept.storage == checkpoint_storage::shared;
   std::uint64_t bytes = 0;  // of one
-  for (const auto* each : {&needs.slices.weights, &needs.slices.state})
-    if (has_all) bytes = std::reduce(each->begin(), each->end(), bytes);
+  const auto add = [&](const std::vector<std::uint64_t>& files) {
+    if (has_all) bytes = std::reduce(files.begin(), files.end(), bytes);
+  };
+  add(needs.slices.weights);
+  std::ranges::for_each(needs.slices.state, add);
   trainer.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
                                    .purpose = has_all ? "checkpoints (checkpoint.dir)"
                                                       : "manifests of checkpoints (checkpoint.dir)",

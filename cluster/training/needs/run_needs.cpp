@@ -1,5 +1,8 @@
 #include "cluster/training/needs/run_needs.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -36,27 +39,30 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   if (!layout) return tl::unexpected(layout.error());
   const auto slots = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!slots) return tl::unexpected(slots.error());
-  doctor::run_needs out{
-      .stage_bytes = {},
-      .of_what = "weights, gradients and the optimizer's state",
-      .saved_bytes = 0,
-      .slices = {.weights = {}, .state = {}, .state_shares = state_shares_of(config.pipeline)},
-      .wraps = layout->chunks > 1};
+  doctor::run_needs out{.stage_bytes = {},
+                        .of_what = "weights, gradients and the optimizer's state",
+                        .saved_bytes = 0,
+                        .slices = {.weights = {}, .state = {}},
+                        .wraps = layout->chunks > 1};
+  const auto shares = state_shares_of(config.pipeline);
   std::uint64_t saved = 0;
   for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
     std::vector<engine::layer_range> slices;
-    std::uint64_t weights = 0, state = 0;
+    std::vector<engine::named_tensor> parameters;
+    std::uint64_t weights = 0;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run->ranges[layout->virtual_stage_of({stage, chunk})];
       slices.push_back(range);
       weights += engine::bytes_of(tensors_of(*run, range));
-      state += engine::bytes_of(parameters_of(*run, range)) * *slots;
+      std::ranges::move(parameters_of(*run, range), std::back_inserter(parameters));
     }
+    auto state = actors::share_bytes(parameters, shares);
+    for (auto& each : state) each *= *slots;
+    saved += weights;
+    if (config.train.save_state) saved = std::reduce(state.begin(), state.end(), saved);
     out.slices.weights.push_back(weights);
-    out.slices.state.push_back(state);
-    saved += weights + (config.train.save_state ? state : 0);
-    out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots,
-                                                           state_shares_of(config.pipeline)));
+    out.slices.state.push_back(std::move(state));
+    out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots, shares));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
   if (auto added = add_prediction({program, config, *run}, out); !added)

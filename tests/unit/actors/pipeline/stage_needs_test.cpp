@@ -2,10 +2,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <vector>
 
 #include "engine/model/blocks.hpp"
 #include "tests/refusal.hpp"
@@ -43,6 +46,10 @@ TEST_CASE("Training needs each parameter, its gradient and the replica's share o
         2 * 4 * (one + 100 + three + 50));
   // The largest weight outweighs all others together: shares end at the borders of parameters.
   CHECK(actors::least_training_bytes(layers, {{0, 3}}, 2, 2) == all * 2 + 2 * 4 * one);
+  std::vector<engine::named_tensor> parameters;
+  for (const auto& each : layers)
+    std::ranges::move(each->parameters(), std::back_inserter(parameters));
+  CHECK(actors::share_bytes(parameters, 2) == std::vector<std::uint64_t>{4 * one, all - 4 * one});
 }
 
 TEST_CASE("What does not fit is refused with both amounts, the limit and what to do") {

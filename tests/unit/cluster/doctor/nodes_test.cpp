@@ -360,15 +360,16 @@ TEST_CASE("Two nodes of one machine that keep slices in one folder, or on one di
 
 TEST_CASE("A node needs room for its stages' slices and for those of the node before it") {
   using bytes = std::vector<std::uint64_t>;
-  const slice_sizes sizes{.weights = {10, 20, 30}, .state = {1, 2, 3}};
+  const slice_sizes sizes{.weights = {10, 20, 30}, .state = {{1}, {2}, {3}}};
   CHECK(slice_bytes_of_nodes({1, 2, 3}, sizes, 4) == bytes{0, 11 + 33, 22 + 11, 33 + 22});
   CHECK(slice_bytes_of_nodes({1, 1, 2}, sizes, 3) == bytes{0, 33 + 33, 33 + 33});
   CHECK(slice_bytes_of_nodes({0, 0, 0}, sizes, 1) == bytes{66});
   // The second replica writes nothing, unless it has a share of the state.
-  const slice_sizes one{.weights = {10}, .state = {8}};
+  const slice_sizes one{.weights = {10}, .state = {{8}}};
   CHECK(slice_bytes_of_nodes({1, 2}, one, 3) == bytes{0, 18, 18});
-  const slice_sizes shared{.weights = {10}, .state = {8}, .state_shares = 2};
-  CHECK(slice_bytes_of_nodes({1, 2}, shared, 3) == bytes{0, 14 + 4, 4 + 14});
+  const slice_sizes shared{.weights = {10}, .state = {{5, 3}}};
+  CHECK(own_slice_bytes_of_nodes({1, 2}, shared, 3) == bytes{0, 10 + 5, 3});
+  CHECK(slice_bytes_of_nodes({1, 2}, shared, 3) == bytes{0, 15 + 3, 3 + 15});
   CHECK(slice_bytes_of_nodes({1, 2}, {}, 3) == bytes{0, 0, 0});
 }
 
