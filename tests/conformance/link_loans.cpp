@@ -254,6 +254,11 @@ TEST_CASE("what is borrowed can be sent on and back, as a copy", "[link]") {
 TEST_CASE("both sides lend at once, and other threads let go", "[link]") {
   constexpr std::int64_t count = 200;
   pair_of_nodes<shm_backend> nodes;
+  // Until a peer has opened this side's memory it gets copies: of all 200, if it is slow.
+  send_until_lent(nodes.client, nodes.to_server);
+  send_until_lent(nodes.server, nodes.to_client);
+  for (auto* side : {&nodes.client, &nodes.server})
+    while (!side->frames.stays_empty(10ms)) side->frames.next();
   const auto talk = [](auto& here, peer_id to, bool& right) {
     for (std::int64_t i = 0; i < count; ++i)
       here.wire->send(to, lendable(*here.wire, i, 32 << 10), {});
