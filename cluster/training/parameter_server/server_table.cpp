@@ -107,7 +107,7 @@ result<doctor::run_needs> needs_of_server(const server_application& program,
     const auto state = static_cast<std::uint64_t>(shard.state);
     out.stage_bytes.push_back(weights + state);
     out.slices.weights.push_back(weights);
-    out.slices.state.push_back(state);
+    out.slices.state.push_back({state});
     saved += weights;
     out.threads_of_processes.push_back(server.threads_per_shard);
   }
