@@ -17,18 +17,19 @@
 
 namespace troupe::tests {
 
-/// Stages that compute nothing, of a pipeline that can replace them. `data`: what a reader of its
-/// own has, as on another node.
+/// Stages that compute nothing, of a pipeline that can replace them, or cannot. `data`: what a
+/// reader of its own has, as on another node.
 struct idle_company {
   explicit idle_company(std::size_t count, actors::pipeline_options options = {},
-                        const std::shared_ptr<const engine::dataset>& data = {}) {
+                        const std::shared_ptr<const engine::dataset>& data = {},
+                        bool can_replace = true) {
     if (data) options.data = add_reader(data);
     std::vector<actors::stage_actor> stages;
     for (std::size_t i = 0; i < count; ++i) stages.push_back(add());
     keeper = actors::spawn_keeper(system);
     const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
-    options.keepers = std::vector(count, std::vector{kept});
-    options.logs_edges = true;
+    if (can_replace) options.keepers = std::vector(count, std::vector{kept});
+    options.logs_edges = can_replace;
     auto composed = actors::pipeline::compose(system, stages, "1f1b", options);
     REQUIRE(composed);
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));

@@ -54,6 +54,17 @@ TEST_CASE("A stage that is lost after its answer fails the steps that others hav
   CHECK(run.pipeline->wait(soon));
 }
 
+TEST_CASE("A stage that is lost after its answer fails the steps of a run that cannot replace it") {
+  company run(2, {}, {}, /*can_replace=*/false);
+  run.got.front()->answers = true;
+  run.begin(step_kind::training);
+  static_cast<void>(run.got.back()->runs.next());
+  CHECK_FALSE(run.pipeline->wait(50ms));
+  run.lose(0);
+  REQUIRE(run.pipeline->wait(soon));
+  CHECK(error_of(run.pipeline->finish()).code == errc::peer_lost);
+}
+
 TEST_CASE("Arithmetic that throws fails all steps under way, and another stage does them again") {
   company run(2);
   run.got.front()->answers = true;
