@@ -39,3 +39,19 @@ TEST_CASE("What a node says that is itself gone convicts nobody") {
   core.heard("a", "c", begin);
   CHECK_FALSE(core.due({"a.2", "b", "c"}, grace, begin + 2s));
 }
+
+TEST_CASE(
+    "A suspicion stays when another one by the same node, or of the same node, is forgotten") {
+  suspicions_core core;
+  core.heard("a", "b", begin);
+  core.heard("c", "b", begin + 100ms);
+  core.heard("c", "d", begin + 200ms);
+  const auto by_another = core.due({"a.2", "b", "c", "d"}, grace, begin + 2s);
+  REQUIRE(by_another);
+  CHECK(by_another->by == "c");
+  CHECK(by_another->of == "b");
+  const auto of_another = core.due({"a.2", "b.2", "c", "d"}, grace, begin + 2s);
+  REQUIRE(of_another);
+  CHECK(of_another->by == "c");
+  CHECK(of_another->of == "d");
+}

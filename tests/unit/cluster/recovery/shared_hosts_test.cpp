@@ -34,13 +34,17 @@ TEST_CASE("A stage whose versions are kept on one host is said with its nodes an
 }
 
 TEST_CASE("Of many stages on one host the first are named, and the others counted") {
-  std::vector<stage_site> sites;
-  std::vector<std::size_t> second;
-  for (std::size_t i = 0; i < 6; ++i) {
-    sites.push_back({"stage-" + std::to_string(i), "alpha", "gpu1"});
-    second.push_back((i + 1) % 6);
-  }
-  const auto words = words_on_shared_hosts(sites, second);
+  const auto words_on = [](std::size_t stages) {
+    std::vector<stage_site> sites;
+    std::vector<std::size_t> second;
+    for (std::size_t i = 0; i < stages; ++i) {
+      sites.push_back({"stage-" + std::to_string(i), "alpha", "gpu1"});
+      second.push_back((i + 1) % stages);
+    }
+    return words_on_shared_hosts(sites, second);
+  };
+  CHECK_THAT(words_on(4), ContainsSubstring("stage-3 (node alpha, host gpu1) are on "));
+  const auto words = words_on(6);
   CHECK_THAT(words, ContainsSubstring("stage-3 (node alpha, host gpu1) and 2 more stages are on "));
   CHECK(words.find("stage-4") == std::string::npos);
   CHECK_THAT(words, EndsWith("some stages"));
