@@ -330,4 +330,8 @@ TEST_CASE(
         std::vector<slice_copy_order>{{"a", 0, 2}, {"b", 1, 2}});
   CHECK(missing_copies({{"c"}, {"c"}, {}}, held) ==
         std::vector<slice_copy_order>{{"c", 2, 0}, {"c", 2, 1}});
+  const std::set<std::size_t> two{0, 1};
+  CHECK(missing_copies({{}, {}, {"a", "b", "c", "d"}},
+                       {{"a", two}, {"b", two}, {"c", two}, {"d", two}}) ==
+        std::vector<slice_copy_order>{{"a", 0, 2}, {"b", 1, 2}, {"c", 0, 2}, {"d", 1, 2}});
 }
