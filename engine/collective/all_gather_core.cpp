@@ -59,8 +59,9 @@ result<bool> all_gather_core::arrived(const step_key& key, std::size_t bucket, s
 
 void all_gather_core::start_over(std::uint32_t rank, const step_key& from) {
   std::erase_if(again_, [&](const auto& each) { return owners_[each.second] == rank; });
-  for (std::size_t bucket = 0; bucket < owners_.size(); ++bucket) {
-    if (owners_[bucket] != rank) continue;
+  for (std::size_t next = 0; const auto owner : owners_) {
+    const auto bucket = next++;
+    if (owner != rank) continue;
     if (last_ && *last_ >= from) again_.emplace(*last_, bucket);
     for (auto each = open_.lower_bound(from); each != open_.end(); ++each)
       if (each->second.arrived.contains(bucket)) again_.emplace(each->first, bucket);
