@@ -1,7 +1,6 @@
 #include "cluster/membership/understudies.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace troupe::cluster {
@@ -67,17 +66,11 @@ bool understudies::lost(const std::string& name) {
 }
 
 result<void> understudies::bury() {
-  std::set<std::string> over;
+  std::vector<std::string> dead;
   for (const auto& each : launcher_.ends()) {
     lost(each.node);
-    over.insert(each.node);
-  }
-  std::vector<std::string> dead;
-  {
     const std::scoped_lock lock(mutex_);
-    std::ranges::copy_if(lost_, std::back_inserter(dead),
-                         [&](const auto& name) { return over.contains(name); });
-    std::erase_if(lost_, [&](const auto& name) { return over.contains(name); });
+    if (std::erase(lost_, each.node) > 0) dead.push_back(each.node);
   }
   for (const auto& name : dead)
     if (auto ended = launcher_.give_up(name); !ended) return ended;
