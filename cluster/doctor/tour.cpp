@@ -46,16 +46,13 @@ void add_checkpoint_folder(visited& trainer, const checkpoint_config& kept,
                            const run_needs& needs) {
   if (kept.dir.empty()) return;
   const bool has_all = kept.storage == checkpoint_storage::shared;
-  std::uint64_t bytes = 0;  // of one
-  const auto add = [&](const std::vector<std::uint64_t>& files) {
-    if (has_all) bytes = std::reduce(files.begin(), files.end(), bytes);
-  };
-  add(needs.slices.weights);
-  std::ranges::for_each(needs.slices.state, add);
+  const auto& [weights, state] = needs.slices;
+  auto bytes = std::reduce(weights.begin(), weights.end());  // of one
+  for (const auto& each : state) bytes = std::reduce(each.begin(), each.end(), bytes);
   trainer.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
                                    .purpose = has_all ? "checkpoints (checkpoint.dir)"
                                                       : "manifests of checkpoints (checkpoint.dir)",
-                                   .needed_bytes = bytes,
+                                   .needed_bytes = has_all ? bytes : 0,
                                    .kept_at_once = kept_at_once(kept),
                                    .may_be_made = true});
 }
