@@ -50,7 +50,7 @@ result<std::vector<shard_part>> server_builder::cut(const server_start& from) co
     if (!read) return tl::unexpected(read.error());
     each.values = read->to(each.values.scalar_type());
   }
-  return engine::spread_parameters(std::move(parameters), server_.shards);
+  return engine::spread_parameters(std::move(parameters), run_.server.shards);
 }
 
 result<void> server_builder::build_shards(built_server& into, const server_start& from) {
@@ -101,13 +101,13 @@ actors::build_shard server_builder::shard_order(std::size_t number, const shard_
           .optimizer = optimizer_.name,
           .optimizer_options = optimizer_.options,
           .rate = {optimizer_.schedule, run_.plan.steps},
-          .threads = server_.threads_per_shard,
+          .threads = run_.server.threads_per_shard,
           .begin = {from.steps}};
 }
 
 result<void> server_builder::build_coordinator(built_server& into, const server_start& from) {
-  actors::open_coordinator order{
-      {}, server_.mode, server_.staleness, server_.workers, {from.steps}};
+  const auto& server = run_.server;
+  actors::open_coordinator order{{}, server.mode, server.staleness, server.workers, {from.steps}};
   for (const auto& shard : into.shards)
     order.shards.push_back(caf::actor_cast<caf::strong_actor_ptr>(shard));
   const auto opened =
@@ -118,14 +118,15 @@ result<void> server_builder::build_coordinator(built_server& into, const server_
 }
 
 result<void> server_builder::build_workers(built_server& into, const server_start& from) {
+  const auto& server = run_.server;
   std::vector<actors::future<actors::worker_built>> asked;
-  for (std::uint32_t i = 0; i < server_.workers; ++i) {
+  for (std::uint32_t i = 0; i < server.workers; ++i) {
     auto order = run_.worker;
     order.rank = i;
     order.metrics = engine::names_of(run_.plan.metrics);
     order.coordinator = caf::actor_cast<caf::strong_actor_ptr>(into.coordinator);
     asked.push_back(
-        ask_.request<actors::worker_built>(host(server_.shards + i), order, waits.build));
+        ask_.request<actors::worker_built>(host(server.shards + i), order, waits.build));
   }
   const auto built = actors::all(asked).get();
   if (!built) return tl::unexpected(built.error());

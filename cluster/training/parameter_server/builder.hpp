@@ -28,7 +28,7 @@ class server_builder {
   /// Everything outlives it.
   server_builder(node_group& group, actors::requester& ask, const optimizer_config& optimizer,
                  const prepared_server& run)
-      : group_(group), ask_(ask), optimizer_(optimizer), server_(run.server), run_(run) {}
+      : group_(group), ask_(ask), optimizer_(optimizer), run_(run) {}
 
   /// Errors: bad_config, bad_data; peer_lost.
   [[nodiscard]] result<built_server> build(const server_start& from);
@@ -49,7 +49,6 @@ class server_builder {
   node_group& group_;
   actors::requester& ask_;
   const optimizer_config& optimizer_;
-  const server_settings& server_;
   const prepared_server& run_;
 };
 
