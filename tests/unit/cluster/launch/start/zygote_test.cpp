@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/launch/process_group.hpp"
+#include "cluster/launch/start/process_start.hpp"
 #include "tests/unit/cluster/launch/children.hpp"
 
 using namespace troupe;
@@ -16,13 +17,8 @@ using namespace troupe::tests;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-const std::string usual = "executed";  // sanitizers know of no copies
-const std::string there = "there is none";
-#else
-const std::string usual = "a copy";
-const std::string there = "there is one";
-#endif
+const std::string usual = is_watched ? "executed" : "a copy";  // sanitizers know of no copies
+const std::string there = is_watched ? "there is none" : "there is one";
 
 /// What a process says that keeps a zygote and does these things.
 reports_list said_by_keeper(const std::vector<std::string>& things,
