@@ -13,7 +13,7 @@ inline constexpr const char* slices_purpose =
 /// Bytes of a checkpoint's files, by stage.
 struct slice_sizes {
   std::vector<std::uint64_t> weights;
-  /// Of the optimizer's state, what each replica has that shares it out; else the first has all.
+  /// Of the optimizer's state: the share of each replica that it is shared out to, or one for all.
   std::vector<std::vector<std::uint64_t>> state;
 
   bool operator==(const slice_sizes&) const = default;

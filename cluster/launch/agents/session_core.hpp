@@ -78,7 +78,8 @@ class session_core {
     error why;
     bool operator==(const lost&) const = default;
   };
-  /// What is told of the agent as it came: the scheduler asks, or has sent it a signal.
+  /// Events of the agent that are passed on: the scheduler asks the run to end, or SIGUSR1 or
+  /// SIGUSR2 has reached the agent.
   using asked_to_end = events::asked_to_end;
   using signalled = events::signalled;
   using effect =
