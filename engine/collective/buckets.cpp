@@ -17,38 +17,21 @@ struct placement {
   std::uint64_t largest_share = 0;
 };
 
-/// Each parameter goes to the owner that `choose` finds by the bytes that owners have so far and
-/// those of the parameter.
-template <class Choose>
+/// Each parameter, in this order, goes to the first owner that has room for it within `most_bytes`,
+/// or where none has, to the one that has the fewest bytes.
 placement place(const std::vector<std::uint64_t>& bytes, const std::vector<std::size_t>& order,
-                std::uint32_t owners, Choose choose) {
+                std::uint32_t owners, std::uint64_t most_bytes) {
   std::vector<std::uint64_t> has(owners, 0);
   placement made{.owner = std::vector<std::uint32_t>(bytes.size(), 0)};
   for (const auto i : order) {
-    const auto chosen = choose(has, bytes[i]);
+    auto chosen =
+        std::ranges::find_if(has, [&](auto share) { return share + bytes[i] <= most_bytes; });
+    if (chosen == has.end()) chosen = std::ranges::min_element(has);
     made.owner[i] = static_cast<std::uint32_t>(chosen - has.begin());
     *chosen += bytes[i];
   }
   made.largest_share = std::ranges::max(has);
   return made;
-}
-
-/// Each to the owner that has the fewest bytes.
-placement deal_out(const std::vector<std::uint64_t>& bytes, const std::vector<std::size_t>& order,
-                   std::uint32_t owners) {
-  return place(bytes, order, owners,
-               [](auto& has, std::uint64_t) { return std::ranges::min_element(has); });
-}
-
-/// Each to the first owner with room for it within `most_bytes`, or where none has, to the one that
-/// has the fewest.
-placement fill_up(const std::vector<std::uint64_t>& bytes, const std::vector<std::size_t>& order,
-                  std::uint32_t owners, std::uint64_t most_bytes) {
-  return place(bytes, order, owners, [most_bytes](auto& has, std::uint64_t size) {
-    const auto first =
-        std::ranges::find_if(has, [&](std::uint64_t share) { return share + size <= most_bytes; });
-    return first == has.end() ? std::ranges::min_element(has) : first;
-  });
 }
 
 }  // namespace
@@ -58,17 +41,17 @@ std::vector<std::uint32_t> owners_of(const std::vector<std::uint64_t>& bytes,
   std::vector<std::size_t> order(bytes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater(), [&](auto i) { return bytes[i]; });
-  // Dealt out, parameters of one size belong to all owners in turn, who then sum at the same time.
-  // Filled up, they belong to one: only where shares are uneven otherwise.
-  auto best = deal_out(bytes, order, owners);
+  // Without any room each goes to the owner with the fewest bytes. So parameters of one size belong
+  // to all owners in turn, who then sum at the same time; packed they belong to one.
+  auto best = place(bytes, order, owners, 0);
   const auto total = std::reduce(bytes.begin(), bytes.end());
   if (best.largest_share * owners <= total + total / even_within) return std::move(best.owner);
   auto least = std::max(bytes[order.front()], (total + owners - 1) / owners);
   while (least < best.largest_share) {
     const auto room = least + (best.largest_share - least) / 2;
-    auto filled = fill_up(bytes, order, owners, room);
-    if (filled.largest_share > room) least = room + 1;
-    if (filled.largest_share < best.largest_share) best = std::move(filled);
+    auto packed = place(bytes, order, owners, room);
+    if (packed.largest_share > room) least = room + 1;
+    if (packed.largest_share < best.largest_share) best = std::move(packed);
   }
   return std::move(best.owner);
 }

@@ -23,11 +23,11 @@ inline constexpr std::uint64_t usual_bucket_bytes = 4 << 20;
 inline constexpr std::size_t most_bucket_parameters = 1024;
 
 /// Which of `owners`, at least one, owns each parameter of these bytes: the largest parameters
-/// first, each to the owner that has the fewest bytes so far (Graham's rule). Where this gives one
-/// of them over 5% more than an equal share, and a first-fit decreasing packing has a smaller
-/// largest share, it is that packing, of the smallest that bisection finds (Coffman, Garey and
-/// Johnson, "An Application of Bin-Packing to Multiprocessor Scheduling", 1978). The same on every
-/// rank.
+/// first, each to the owner that has the fewest bytes so far (Graham's rule). If one would then own
+/// over 5% more than an equal share, they are packed instead, if the largest share is smaller that
+/// way: the largest first, each to the first owner that has room, into as little room as bisection
+/// finds (Coffman, Garey and Johnson, "An Application of Bin-Packing to Multiprocessor Scheduling",
+/// 1978). The same on every rank.
 [[nodiscard]] std::vector<std::uint32_t> owners_of(const std::vector<std::uint64_t>& bytes,
                                                    std::uint32_t owners);
 

@@ -46,9 +46,9 @@ class atomic_file {
   atomic_file& operator=(const atomic_file&) = delete;
   ~atomic_file();
 
-  /// That so many bytes will be written: where the file system can, it finds their place on the
-  /// disk now, which costs less than to do it as they come. What it refuses here is no failure: the
-  /// write for which there is no room says so.
+  /// Announces that so many bytes will be written: where the file system can, it allocates them
+  /// now, which costs less than to do it as they come. It is no failure if it cannot: the write for
+  /// which there is no room says so.
   void reserve(std::uint64_t bytes);
   /// Behind what was written last.
   [[nodiscard]] result<void> write(std::span<const std::byte> bytes);

@@ -9,8 +9,8 @@
 namespace troupe::optimizers {
 
 /// Tensors by name, as safetensors files have them. Pairs, and not the named_tensor of
-/// engine/base: neither of optimizers/ and engine/ includes the other, and what both include,
-/// messages/, knows tensors as bytes only.
+/// engine/base: optimizers/ includes nothing of engine/, and what both include, messages/, knows
+/// tensors as bytes only.
 using named_tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Whether a name is one that `to_named` gives, rather than a parameter's.

@@ -19,7 +19,7 @@ constexpr const char* cut_of_model = "the only one";
 
 // A trainer begins, as cluster::left_by_last_trainer does.
 
-/// Behind the last step of which there are a note and all versions, else from the newest
+/// After the last step of which there are a note and all versions, else from the newest
 /// checkpoint. Returns the weights of the stages.
 std::vector<std::uint64_t> replay_company::begin_from_left() {
   losses_ = std::move(left_.losses);
