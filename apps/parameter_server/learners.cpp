@@ -36,21 +36,6 @@ actors::learner wide_learner(const clicks_shape& shape, std::int64_t classes, st
   return made;
 }
 
-result<actors::learner> image_learner(const actors::build_worker& order) {
-  auto data = engine::open_dataset({.source = order.data,
-                                    .image_size = order.image_size,
-                                    .seed = order.seed,
-                                    .threads = 1,
-                                    .strict = order.strict,
-                                    .warn = {}});
-  if (!data) return tl::unexpected(error_about("data.source", data.error()));
-  const auto classes = engine::choose_classes(order.classes, (*data)->classes());
-  if (!classes) return tl::unexpected(error_about("model.classes", classes.error()));
-  auto layers = build_resnet(order.model, *classes, order.seed);
-  if (!layers) return tl::unexpected(layers.error());
-  return actors::learner{std::move(*layers), std::move(*data), {}};
-}
-
 }  // namespace
 
 std::optional<learner_fault> fault_of(const std::string& model, const std::string& data) {
@@ -73,12 +58,32 @@ std::optional<learner_fault> fault_of(const std::string& model, const std::strin
 result<actors::learner> make_learner(const actors::build_worker& order) {
   if (const auto wrong = fault_of(order.model, order.data))
     return tl::unexpected(error_about(wrong->setting, {errc::bad_config, wrong->why}));
-  if (order.model != wide) return image_learner(order);
+  if (order.model != wide)
+    return image_learner(order, [&order](std::int64_t classes) {
+      return build_resnet(order.model, classes, order.seed);
+    });
   const auto shape = parse_clicks(order.data);
   if (!shape) return tl::unexpected(shape.error());
   const auto classes = engine::choose_classes(order.classes, 2);
   if (!classes) return tl::unexpected(error_about("model.classes", classes.error()));
   return wide_learner(*shape, *classes, order.seed);
+}
+
+result<actors::learner> image_learner(
+    const actors::build_worker& order,
+    const std::function<result<engine::model>(std::int64_t classes)>& build) {
+  auto data = engine::open_dataset({.source = order.data,
+                                    .image_size = order.image_size,
+                                    .seed = order.seed,
+                                    .threads = 1,
+                                    .strict = order.strict,
+                                    .warn = {}});
+  if (!data) return tl::unexpected(error_about("data.source", data.error()));
+  const auto classes = engine::choose_classes(order.classes, (*data)->classes());
+  if (!classes) return tl::unexpected(error_about("model.classes", classes.error()));
+  auto layers = build(*classes);
+  if (!layers) return tl::unexpected(layers.error());
+  return actors::learner{std::move(*layers), std::move(*data), {}};
 }
 
 std::int64_t least_share(const actors::build_worker& order, const engine::dataset& data) {

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 
@@ -21,6 +25,12 @@ struct learner_fault {
 /// parameters depend on the order's seed alone. Errors: bad_config, also for a model that does not
 /// fit the data; bad_data.
 [[nodiscard]] result<actors::learner> make_learner(const actors::build_worker& order);
+
+/// Opens a worker's images and builds the layers of a model for the classes that they have, or that
+/// the order asks for. Errors: bad_config, bad_data; those of `build`.
+[[nodiscard]] result<actors::learner> image_learner(
+    const actors::build_worker& order,
+    const std::function<result<engine::model>(std::int64_t classes)>& build);
 
 /// Fewest samples of a share that the learner of such an order can be trained on.
 [[nodiscard]] std::int64_t least_share(const actors::build_worker& order,

@@ -89,7 +89,7 @@ def measure_mistakes(folder: Path) -> None:
     times = folder / "times"
     run_test("hosts", ["Each of the classic mistakes*"], {"TROUPE_MISTAKE_TIMES": str(times)})
     said = (line.split(" ", 1) for line in times.read_text().splitlines())
-    found = {name: float(seconds) for seconds, name in said}  # of one made again, the last time
+    found = {name: float(seconds) for seconds, name in said}  # the last attempt at each
     say_figure("mistakes", len(found), "mistakes")
     say_figure("slowest", max(found.values()), "s")
     for name, seconds in found.items():

@@ -22,7 +22,7 @@ import harness
 from harness import Result
 
 from campaigns import CAMPAIGN_S, CAMPAIGNS
-from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
+from figures import figure_row, figure_table, kinds_main, say_figure
 from hosts import Hosts
 
 RATE = "10gbit"
@@ -214,10 +214,8 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
         if result is None or result.median(figure) is None:
             continue
         out.append(figure_row(result, figure))
-    for name in CAMPAIGNS:
-        if name in by_name:
-            out += [figure_row(by_name[name], figure) for figure in by_name[name].figures()]
-    return FIGURE_ROW, out
+    header, campaigns = figure_table([by_name[name] for name in CAMPAIGNS if name in by_name])
+    return header, out + campaigns
 
 
 def more_or_less(ratio: float) -> str:

@@ -134,6 +134,13 @@ def cell(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def all_figures(results: list[Result]) -> list[Figure]:
+    """Everything that was printed, under its contender's name."""
+    return [made for result in results for figure in result.figures()
+            for made in harness.figures_against(result, figure, f"{result.contender.name}.{figure}",
+                                                unit_of(result.runs(figure)))]
+
+
 def report(name: str, results: list[Result], table: tuple[list[str], list[list[str]]],
            remark: str, where: str, options: argparse.Namespace) -> int:
     """Prints a benchmark's table and remark, writes what `options` ask for, and gives its exit code.
@@ -143,11 +150,7 @@ def report(name: str, results: list[Result], table: tuple[list[str], list[list[s
     """
     print(f"{where}\n\n{harness.table(*table)}\n{remark}")
     if options.json:
-        harness.write_figures(options.json, [
-            made for result in results for figure in result.figures()
-            for made in harness.figures_against(result, figure,
-                                                f"{result.contender.name}.{figure}",
-                                                unit_of(result.runs(figure)))])
+        harness.write_figures(options.json, all_figures(results))
     if options.write_docs and not any(result.failure for result in results):
         text = f"Measured {where}.\n\n{harness.markdown_table(*table)}"
         harness.write_section(name, f"{text}\n\n{remark}" if remark else text)
@@ -161,13 +164,10 @@ def figure_row(result: Result, figure: str) -> list[str]:
             harness.number(min(runs), 3), harness.number(max(runs), 3), unit_of(runs)]
 
 
-FIGURE_ROW = ["figure", "median", "least", "most", "unit"]
-
-
 def figure_table(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     """One row a figure."""
-    return FIGURE_ROW, [figure_row(result, figure) for result in results
-                        for figure in result.figures()]
+    return ["figure", "median", "least", "most", "unit"], [
+        figure_row(result, figure) for result in results for figure in result.figures()]
 
 
 Measure = Callable[[Path], None]

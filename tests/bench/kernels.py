@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 
 import harness
-from harness import Contender, Figure, Result
+from harness import Contender, Result
 
-from figures import parser_of, read_figures, unit_of
+from figures import all_figures, parser_of, read_figures
 
 PAGE = harness.REPO / "docs" / "kernels.md"
 TYPES = ("fp32", "bf16")
@@ -76,13 +76,6 @@ def copies_rows(results: dict[str, Result]) -> list[list[str]]:
     return found
 
 
-def figures(results: list[Result]) -> list[Figure]:
-    """Everything that was printed, under its contender's name."""
-    return [made for result in results for name in result.figures()
-            for made in harness.figures_against(result, name, f"{result.contender.name}.{name}",
-                                                unit_of(result.runs(name)), [])]
-
-
 def main() -> int:
     options = parser_of("kernels", __doc__, 3, "docs/kernels.md").parse_args()
     load = harness.load_before_start()
@@ -95,7 +88,7 @@ def main() -> int:
     table, copies = rows(by_name), copies_rows(by_name)
     print(f"{where}\n\n{harness.table(HEADER, table)}\n\n{harness.table(COPIES_HEADER, copies)}")
     if options.json:
-        harness.write_figures(options.json, figures(results))
+        harness.write_figures(options.json, all_figures(results))
     if options.write_docs and not any(result.failure for result in results):
         harness.write_section("kernels",
                               f"Measured {where}.\n\n{harness.markdown_table(HEADER, table)}\n\n"

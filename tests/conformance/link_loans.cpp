@@ -30,6 +30,12 @@ struct keeper : listening_self {
   keeper() : listening_self("[.keeper]", "TROUPE_LOANS_CHILD=") {}
 };
 
+/// Sends until the link lends, and drops what has arrived at the receiver by then.
+void begin_lending(node<shm_backend>& from, peer_id to, node<shm_backend>& receiver) {
+  send_until_lent(from, to);
+  while (!receiver.frames.stays_empty(10ms)) receiver.frames.next();
+}
+
 /// Whether a frame's tensors lie in its sender's memory and hold what its number says.
 bool is_lent(const frame& message) {
   return std::ranges::all_of(message.tensors, [&](const wire_tensor& tensor) {
@@ -176,8 +182,7 @@ TEST_CASE("what was lent is kept for a peer that closed and lives", "[link]") {
 
 TEST_CASE("a return does not wait for other traffic", "[link]") {
   pair_of_nodes<shm_backend> nodes;
-  send_until_lent(nodes.client, nodes.to_server);
-  while (!nodes.server.frames.stays_empty(10ms)) nodes.server.frames.next();
+  begin_lending(nodes.client, nodes.to_server, nodes.server);
   frame message = lendable(*nodes.client.wire, 1, large);
   const std::weak_ptr<void> block = message.tensors[0].bytes.owner;
   nodes.client.wire->send(nodes.to_server, std::move(message), {});
@@ -192,8 +197,7 @@ TEST_CASE("a return does not wait for other traffic", "[link]") {
 
 TEST_CASE("tensors elsewhere and whole numbers are copied as ever", "[link]") {
   pair_of_nodes<shm_backend> nodes;
-  send_until_lent(nodes.client, nodes.to_server);
-  while (!nodes.server.frames.stays_empty(10ms)) nodes.server.frames.next();
+  begin_lending(nodes.client, nodes.to_server, nodes.server);
   const std::uint64_t before = nodes.client.wire->stats().bytes_lent;
   frame message = with_bytes(3, large);
   payload here = nodes.client.wire->memory()->allocate(large);
@@ -239,8 +243,7 @@ TEST_CASE("frames keep their order, lent, copied and small, from the first one o
 
 TEST_CASE("what is borrowed can be sent on and back, as a copy", "[link]") {
   pair_of_nodes<shm_backend> nodes;
-  send_until_lent(nodes.client, nodes.to_server);
-  while (!nodes.server.frames.stays_empty(10ms)) nodes.server.frames.next();
+  begin_lending(nodes.client, nodes.to_server, nodes.server);
   nodes.server.react(
       [&](peer_id from, const frame& message) { nodes.server.wire->send(from, message, {}); });
   REQUIRE(nodes.client.send(nodes.to_server, lendable(*nodes.client.wire, 9, large)).has_value());
@@ -255,10 +258,8 @@ TEST_CASE("both sides lend at once, and other threads let go", "[link]") {
   constexpr std::int64_t count = 200;
   pair_of_nodes<shm_backend> nodes;
   // Until a peer has opened this side's memory it gets copies: of all 200, if it is slow.
-  send_until_lent(nodes.client, nodes.to_server);
-  send_until_lent(nodes.server, nodes.to_client);
-  for (auto* side : {&nodes.client, &nodes.server})
-    while (!side->frames.stays_empty(10ms)) side->frames.next();
+  begin_lending(nodes.client, nodes.to_server, nodes.server);
+  begin_lending(nodes.server, nodes.to_client, nodes.client);
   const auto talk = [](auto& here, peer_id to, bool& right) {
     for (std::int64_t i = 0; i < count; ++i)
       here.wire->send(to, lendable(*here.wire, i, 32 << 10), {});
@@ -288,8 +289,7 @@ TEST_CASE("what is borrowed may be let go of when both links are gone", "[link]"
   std::weak_ptr<void> block;
   {
     pair_of_nodes<shm_backend> nodes;
-    send_until_lent(nodes.client, nodes.to_server);
-    while (!nodes.server.frames.stays_empty(10ms)) nodes.server.frames.next();
+    begin_lending(nodes.client, nodes.to_server, nodes.server);
     frame message = lendable(*nodes.client.wire, 4, large);
     block = message.tensors[0].bytes.owner;
     nodes.client.wire->send(nodes.to_server, std::move(message), {});

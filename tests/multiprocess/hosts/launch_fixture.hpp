@@ -130,13 +130,13 @@ inline void know_each_other(const test_hosts& hosts) {
     hosts.write_names(host->name(), names);
 }
 
-/// What `troupe launch` becomes, which would load LibTorch once more before: for tests of what is
-/// said then. local_launch_test.cpp and ssh_launch_test.cpp start `troupe` itself.
+/// The command that `troupe launch` becomes, for tests of what is said from then on: `troupe` would
+/// load LibTorch once more. local_launch_test.cpp and ssh_launch_test.cpp start `troupe` itself.
 inline std::vector<std::string> as_launched(const std::string& file) {
   return {TROUPE_PROGRAM, "--config", file};
 }
 
-/// The same of `troupe doctor` (doctor_test.cpp).
+/// The same for `troupe doctor`, which doctor_test.cpp starts.
 inline std::vector<std::string> as_examined(const std::string& file) {
   return {TROUPE_PROGRAM, "--doctor", "--config", file};
 }

@@ -362,7 +362,7 @@ void check_said(const mistake& what, const test_hosts& hosts, const std::string&
   auto outcome = go();
   int attempts = 1;
   for (; attempts < 3 && outcome.seconds >= refusal_limit(hosts, outcome.seconds); ++attempts)
-    outcome = go();  // other work may hold up one run, and a wait that is too long each
+    outcome = go();  // other work may hold up one attempt; a wait that is too long holds up each
   if (attempts > 1) WARN(what.name << " took " << attempts << " attempts");
   INFO(outcome.out);
   INFO(outcome.err);

@@ -24,8 +24,8 @@ inline words residual_run(int steps) {
                "--verbose", "--steps", std::to_string(steps)});
 }
 
-/// The same with evaluations of 64 samples after every second step, which take longer than a
-/// signal.
+/// The same with evaluations of 64 samples after every second step, which take longer than a signal
+/// takes to arrive.
 inline words evaluated_run(int steps) {
   auto run = with(residual_run(steps), {"--eval-every", "2"});
   std::ranges::replace(run, "--no-eval", "--eval");

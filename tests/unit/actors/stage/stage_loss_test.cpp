@@ -32,10 +32,8 @@ void replace_last(company& run) {
   CHECK(run.replace(3, 0).value() == 1);
 }
 
-}  // namespace
-
-TEST_CASE("A stage that is lost after its answer fails the steps that others have not answered") {
-  company run(2);
+/// Of two stages, loses the first one when it alone has answered a training step, which fails.
+void lose_answered(company& run) {
   run.got.front()->answers = true;
   run.begin(step_kind::training);
   static_cast<void>(run.got.back()->runs.next());
@@ -43,6 +41,13 @@ TEST_CASE("A stage that is lost after its answer fails the steps that others hav
   run.lose(0);
   REQUIRE(run.pipeline->wait(soon));
   CHECK(error_of(run.pipeline->finish()).code == errc::peer_lost);
+}
+
+}  // namespace
+
+TEST_CASE("A stage that is lost after its answer fails the steps that others have not answered") {
+  company run(2);
+  lose_answered(run);
   CHECK(run.pipeline->under_way() == 1);
   REQUIRE(run.pipeline->can_replay());
   CHECK(run.replace(0, 0).value() == 1);
@@ -56,13 +61,7 @@ TEST_CASE("A stage that is lost after its answer fails the steps that others hav
 
 TEST_CASE("A stage that is lost after its answer fails the steps of a run that cannot replace it") {
   company run(2, {}, {}, /*can_replace=*/false);
-  run.got.front()->answers = true;
-  run.begin(step_kind::training);
-  static_cast<void>(run.got.back()->runs.next());
-  CHECK_FALSE(run.pipeline->wait(50ms));
-  run.lose(0);
-  REQUIRE(run.pipeline->wait(soon));
-  CHECK(error_of(run.pipeline->finish()).code == errc::peer_lost);
+  lose_answered(run);
 }
 
 TEST_CASE("Arithmetic that throws fails all steps under way, and another stage does them again") {
@@ -86,12 +85,7 @@ TEST_CASE("Arithmetic that throws fails all steps under way, and another stage d
 
 TEST_CASE("A new stage that throws at what the lost one had answered is noticed") {
   company run(2);
-  run.got.front()->answers = true;
-  run.begin(step_kind::training);
-  static_cast<void>(run.got.back()->runs.next());
-  run.lose(0);
-  REQUIRE(run.pipeline->wait(soon));
-  REQUIRE_FALSE(run.pipeline->finish());
+  lose_answered(run);
   run.next_throws_at = 1;
   CHECK(run.replace(0, 0).value() == 1);
   REQUIRE(run.pipeline->wait(soon));

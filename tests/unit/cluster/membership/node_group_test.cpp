@@ -27,6 +27,7 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "cluster/membership/stage_node.hpp"
+#include "tests/refusal.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
 
 using namespace troupe;
@@ -51,6 +52,12 @@ struct telling_nodes {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<actors::progress_board>> boards;
 };
+
+/// Loses the only stage of a group, and waits until the group knows.
+void lose_only_stage(node_group& group) {
+  group.lose(0, {errc::peer_lost, "it is of no use any more"});
+  REQUIRE(group.lost(std::chrono::seconds(10)).size() == 1);
+}
 
 /// From here on whoever writes to standard error waits until it is read.
 class full_stderr {
@@ -147,12 +154,9 @@ TEST_CASE("a node that cannot be started counts as lost, and another one is trie
   };
   const auto group = node_group::start(nodes, {"stage-0"}, "");
   REQUIRE(group);
-  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
-  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
-  const auto refused = (*group)->replace({0});
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::peer_lost);
-  CHECK(refused.error().text == "stage-0.2: Resource temporarily unavailable");
+  lose_only_stage(**group);
+  const auto refused = error_of((*group)->replace({0}), errc::peer_lost);
+  CHECK(refused.text == "stage-0.2: Resource temporarily unavailable");
   CHECK((*group)->lost({}).size() == 1);
   CHECK((*group)->replace({0}));
   CHECK((*group)->lost({}).empty());
@@ -164,12 +168,9 @@ TEST_CASE("a node that is not known to have ended is not replaced, and stays los
   nodes->not_ended = error{errc::io_failed, "stage-0 was killed, and has not ended"};
   const auto group = node_group::start(nodes, {"stage-0"}, "");
   REQUIRE(group);
-  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
-  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
-  const auto refused = (*group)->replace({0});
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::io_failed);
-  CHECK(refused.error().text == "stage-0 was killed, and has not ended");
+  lose_only_stage(**group);
+  const auto refused = error_of((*group)->replace({0}), errc::io_failed);
+  CHECK(refused.text == "stage-0 was killed, and has not ended");
   CHECK((*group)->lost({}) == std::vector<std::size_t>{0});
   CHECK((*group)->names() == std::vector<std::string>{"stage-0"});
 }
@@ -211,8 +212,7 @@ TEST_CASE("an understudy that is lost as the host of a lost node is given up is 
   };
   const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(20), 1);
   REQUIRE(group);
-  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
-  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  lose_only_stage(**group);
   REQUIRE((*group)->replace({0}));
   CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
 }
@@ -224,14 +224,10 @@ TEST_CASE("a run that is stopped waits no longer for a node in the place of a lo
   const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::hours(1), 0,
                                        [&is_stopped] { return is_stopped.load(); });
   REQUIRE(group);
-  (*group)->lose(0, {errc::peer_lost, "it is of no use any more"});
-  REQUIRE((*group)->lost(std::chrono::seconds(10)).size() == 1);
+  lose_only_stage(**group);
   is_stopped = true;
-  const auto replaced = (*group)->replace({0});
-  REQUIRE_FALSE(replaced);
-  CHECK(replaced.error().code == errc::cancelled);
-  CHECK_THAT(replaced.error().text,
-             ContainsSubstring("the run was stopped while it waited for stage-0.2"));
+  check_refused((*group)->replace({0}), errc::cancelled,
+                "the run was stopped while it waited for stage-0.2");
 }
 
 TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of each other") {
