@@ -208,3 +208,12 @@ TEST_CASE("What outlives a trainer has the newest notes too where the run has go
   CHECK(kept.notes.begin()->first == 41);
   CHECK(kept.notes.at(43).slices == "0-8 ");
 }
+
+TEST_CASE("What was not whole is forgotten when the stages that sent it are replaced") {
+  kept_versions kept;
+  CHECK_FALSE(add(kept, 3, 16, 1));
+  kept.begin_again();
+  const auto refused = add_second(kept, 3);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+}
