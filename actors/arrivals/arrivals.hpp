@@ -16,9 +16,9 @@ namespace troupe::actors {
 /// `declare_cheap`) in the thread of the link, all messages that arrived together in one go; the
 /// scheduler runs all others. An actor that has held the thread for longer than `patience` three
 /// times, with fewer than 1,000 runs since the time before, is reported by a warning and left to
-/// the scheduler from then on. After the first time another one counts only if the actor has
-/// computed or waited (see `was_busy`), and not if others had the thread's processor. One thread,
-/// except `held`.
+/// the scheduler from then on. From the second time on it counts only if the actor has computed for
+/// so long or has waited (see `was_busy`), and not if others had the thread's processor. One
+/// thread, except `held`.
 class arrivals final : public caf::execution_unit {
  public:
   using clock = std::chrono::steady_clock;

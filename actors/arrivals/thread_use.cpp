@@ -7,7 +7,7 @@
 namespace troupe::actors {
 
 thread_use thread_use::now() {
-  timespec computed{};
+  timespec computed{};  // not of getrusage, whose times may be as old as the last tick
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &computed);
   rusage all{};
   getrusage(RUSAGE_THREAD, &all);

@@ -13,8 +13,8 @@ struct thread_use {
   [[nodiscard]] static thread_use now();
 };
 
-/// Whether a thread has computed for longer than that between the two, or has waited. If it took
-/// longer by the clock and was not busy, others had its processor.
+/// Whether a thread has computed for longer than `longest` between the two, or has waited. If more
+/// time than that has passed and it was not busy, others had its processor.
 [[nodiscard]] inline bool was_busy(const thread_use& before, const thread_use& after,
                                    std::chrono::nanoseconds longest) {
   return after.computed - before.computed > longest || after.waits > before.waits;

@@ -369,7 +369,7 @@ class pipeline {
   [[nodiscard]] replace_neighbour put_in_place(const stage_replacement& with,
                                                const engine::step_key& from,
                                                const engine::step_key& done_before);
-  /// The loss of that stage fails the steps under way.
+  /// The loss of the stage that has this place now fails the steps under way (see open_steps).
   void watch(std::size_t place);
   [[nodiscard]] result<void> prepare(const replacements& lost, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);

@@ -187,8 +187,6 @@ replica_group pipeline::replicas_of(std::uint32_t stage) const {
   return group;
 }
 
-/// The step that is waited for fails with a lost stage, which may have done its part of it: what it
-/// sent last need not have arrived.
 void pipeline::watch(std::size_t place) {
   caf::actor_cast<caf::abstract_actor*>(stages_.at(place))
       ->attach_functor(

@@ -22,8 +22,8 @@ namespace troupe::actors {
 [[nodiscard]] result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
                                                         const optimizers::options& chosen);
 
-/// Bytes of the parameters whose optimizer state each of `shares` replicas has, by replica: a
-/// stage's, which are shared out as engine::owners_of says.
+/// Bytes of those of a stage's parameters whose optimizer state a replica has, for each of `shares`
+/// replicas: they share the parameters out as engine::owners_of says.
 [[nodiscard]] std::vector<std::uint64_t> share_bytes(
     const std::vector<engine::named_tensor>& parameters, std::uint32_t shares);
 

@@ -275,8 +275,10 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   const auto peer = outcome.get();
 
   std::unique_lock lock(mutex_);
-  if (!peer) refusals_.end();
-  if (!peer) return tl::unexpected(peer.error());
+  if (!peer) {
+    refusals_.end();
+    return tl::unexpected(peer.error());
+  }
   std::optional<std::string> name;
   const bool answered = changed_.wait_until(lock, deadline, [&] {
     name = core_->name_of(*peer);

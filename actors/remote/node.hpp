@@ -53,8 +53,9 @@ struct node_settings {
   /// How soon a node that hangs or is no longer reachable counts as lost.
   liveness_settings liveness = {};
   /// Keeps the time of this node's ticks, at each of which it sends heartbeats and decides who is
-  /// alive; empty: a thread of the node's own does (see ticker). A simulated network keeps the time
-  /// of its nodes itself. Called once, by `start`.
+  /// alive; empty: a thread of the node's own does (see ticker), and says which actor holds the
+  /// link's thread for long. A simulated network keeps the time of its nodes itself. Called once,
+  /// by `start`.
   timekeeper keep_time = {};
   /// What this node's heartbeats carry, and who receives what those of others carry. Called on the
   /// link's thread; neither may wait.

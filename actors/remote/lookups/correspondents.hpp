@@ -42,6 +42,7 @@ class correspondents {
     if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
   }
 
+  /// A node is gone: its connections count as those of nodes that have not greeted.
   void lost(const std::string& name) {
     std::erase_if(greeted_, [&](const auto& entry) { return entry.second->name == name; });
   }

@@ -8,7 +8,8 @@
 
 namespace troupe::actors {
 
-/// Why connections went while a node joins another: whoever refuses it says so there.
+/// Why connections ended while a node joins another: one that refuses it closes its connection, and
+/// the reason says why.
 class join_refusals {
  public:
   void begin() {

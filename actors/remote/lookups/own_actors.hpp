@@ -21,7 +21,7 @@ class exported_actors {
 
   /// The id under which other nodes reach the actor from now on.
   caf::actor_id add(const caf::strong_actor_ptr& actor);
-  /// Keeps none of them alive any more.
+  /// Keeps none of them alive any more. The last call.
   void clear();
 
  private:

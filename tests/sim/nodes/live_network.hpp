@@ -21,9 +21,9 @@ namespace troupe::tests {
 /// that thread. So the draws (delays, losses, repeats) are the seed's, but how many of them come
 /// before a certain frame depends on how the nodes' own threads run.
 ///
-/// Nodes' ticks come from its clock too, all in one moment: so that a node beats, is heard and is
-/// decided on in one thread, and none is ever taken for silent because a thread got no processor.
-/// All else that a node posts to its link runs in the order of its calls to it.
+/// Nodes' ticks come from its clock too (`timekeeper_of`), all in one moment: so that a node beats,
+/// is heard and is decided on in one thread, and none is ever taken for silent because a thread got
+/// no processor. What a node posts to its link runs in the order of its calls to it.
 ///
 /// Safe from any thread. Outlives its links.
 class live_network {

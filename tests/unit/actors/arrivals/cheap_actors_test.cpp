@@ -25,6 +25,7 @@
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "messages/link/link_options.hpp"
+#include "tests/unit/actors/arrivals/wait_until_idle.hpp"
 
 namespace {
 
@@ -148,16 +149,9 @@ struct two_nodes {
   std::vector<caf::actor> spawned;
 };
 
-/// Waits until the scheduler, which starts an actor and may have run it, has let go of it: until
-/// then it is the scheduler that runs what comes.
+/// Declares an actor cheap once the scheduler has let go of it.
 void declare(const caf::actor& actor) {
-  auto& mailbox =
-      static_cast<caf::scheduled_actor*>(caf::actor_cast<caf::abstract_actor*>(actor))->mailbox();
-  const auto until = std::chrono::steady_clock::now() + longest_wait;
-  while (!mailbox.blocked()) {
-    REQUIRE(std::chrono::steady_clock::now() < until);
-    std::this_thread::yield();
-  }
+  tests::wait_until_idle(actor);
   REQUIRE(actors::declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(actor)));
 }
 

@@ -12,7 +12,6 @@
 #include <latch>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "actors/messages/flow.hpp"
@@ -22,6 +21,7 @@
 #include "actors/pipeline/data/feed.hpp"
 #include "actors/step_end/step_coordinator.hpp"
 #include "tests/all_messages.hpp"
+#include "tests/unit/actors/arrivals/wait_until_idle.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
 #include "tests/unit/actors/stage/idle_stage.hpp"
 
@@ -31,18 +31,6 @@ using namespace troupe;
 using namespace std::chrono_literals;
 
 constexpr auto longest = 10s;
-
-/// Waits until no thread runs the actor or is about to: until then that thread runs what comes.
-template <class Handle>
-void wait_until_idle(const Handle& actor) {
-  auto* const whole = caf::actor_cast<caf::abstract_actor*>(actor);
-  const auto& mailbox = static_cast<caf::scheduled_actor*>(whole)->mailbox();
-  const auto until = std::chrono::steady_clock::now() + longest;
-  while (!mailbox.blocked()) {
-    REQUIRE(std::chrono::steady_clock::now() < until);
-    std::this_thread::yield();
-  }
-}
 
 /// Holds every thread of a scheduler as long as it lives.
 class held_scheduler {
@@ -116,7 +104,7 @@ TEST_CASE("The votes of other processes' stages are decided on where they arrive
   near_and_far both;
   const auto coordinator = actors::spawn_step_coordinator(both.far.system, {.stages = 1});
   const auto at_near = both.handle_at(both.near, both.far, coordinator);
-  wait_until_idle(coordinator);
+  tests::wait_until_idle(coordinator);
   const held_scheduler held(both.far.system);
   const engine::step_vote vote{.step = {{}, {1}}, .stage = {0}, .number = 1};
   const auto decision = both.ask<actors::step_decision>(at_near, actors::step_vote(vote));
@@ -132,7 +120,7 @@ TEST_CASE("A parameter server's coordinator answers other processes where they a
   const auto coordinator = actors::spawn_coordinator(
       both.far.system, {.shards = {caf::actor_cast<actors::shard_actor>(shard)}});
   const auto at_near = both.handle_at(both.near, both.far, coordinator);
-  wait_until_idle(coordinator);
+  tests::wait_until_idle(coordinator);
   const held_scheduler held(both.far.system);
   const auto report = both.ask<actors::coordinator_report>(at_near, actors::read_coordinator{});
   REQUIRE(report);
@@ -150,7 +138,7 @@ TEST_CASE("A credit of another process's stage lets a feeder send where it arriv
   const engine::batch batch{at::zeros({2, 3}), at::zeros({2}, at::kLong)};
   REQUIRE(actors::feed(batch, {{}, {1}}, /*microbatches=*/2, {feeder}) == 2);
   const auto first = got->activations.next();
-  wait_until_idle(feeder);
+  tests::wait_until_idle(feeder);
   const held_scheduler held(both.far.system);
   caf::anon_send(at_near, actors::credit{engine::edge::input, first.key});
   CHECK(got->activations.next().key.microbatch == microbatch_id{1});
