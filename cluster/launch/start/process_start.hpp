@@ -10,8 +10,8 @@ inline constexpr bool is_watched = false;
 #endif
 
 /// When this process exits, what the program has registered is called (destructors of its static
-/// objects, std::atexit), and what its shared libraries have is not: LibTorch's takes a third as
-/// long as loading it. All of it is called where a sanitizer watches, or LD_PRELOAD is set, for
+/// objects, std::atexit), and what its shared libraries have is not: LibTorch would take its tables
+/// of operators apart. All of it is called where a sanitizer watches, or LD_PRELOAD is set, for
 /// these may have something to say as late as that.
 void leave_libraries_at_exit();
 
