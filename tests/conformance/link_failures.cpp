@@ -195,16 +195,22 @@ LINK_TEST("tensors outlive the link that received them") {
 
 LINK_TEST("connecting to nobody fails by name") {
   TestType backend;
-  std::string nobody;
-  {
-    node<TestType> gone(backend);
-    nobody = gone.wire->listen("").value();
-  }
   node<TestType> lonely(backend);
-  const auto start = std::chrono::steady_clock::now();
-  check_refused(lonely.try_connect(nobody), errc::address_unavailable,
-                meeting_place::parse(nobody).outside);
-  CHECK(std::chrono::steady_clock::now() - start < 5s);
+  bool is_refused = false;
+  // Another process of this machine may be given the port that has become free.
+  for (int times = 0; times < 3 && !is_refused; ++times) {
+    std::string nobody;
+    {
+      node<TestType> gone(backend);
+      nobody = gone.wire->listen("").value();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const auto met = lonely.try_connect(nobody);
+    CHECK(std::chrono::steady_clock::now() - start < 5s);
+    is_refused = !met && met.error().code == errc::address_unavailable &&
+                 met.error().text.find(meeting_place::parse(nobody).outside) != std::string::npos;
+  }
+  CHECK(is_refused);
   CHECK(lonely.downs.stays_empty(20ms));
   CHECK_FALSE(lonely.try_connect("no address at all"));
 }

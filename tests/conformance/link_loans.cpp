@@ -11,6 +11,7 @@
 
 #include "another_self.hpp"
 #include "lent.hpp"
+#include "tests/hold_up.hpp"
 #include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages::testing {
@@ -189,10 +190,12 @@ TEST_CASE("a return does not wait for other traffic", "[link]") {
   frame kept = nodes.server.frames.next();
   REQUIRE(nodes.server.frames.stays_empty(200ms));  // both links sleep
   REQUIRE_FALSE(is_free(*nodes.client.wire, block));
+  const tests::hold_up held;
   const auto start = std::chrono::steady_clock::now();
   kept = {};
   CHECK(comes_true([&] { return is_free(*nodes.client.wire, block); }));
-  CHECK(std::chrono::steady_clock::now() - start < 1s);
+  // By way of both links and this thread, beside others on a busy machine.
+  CHECK(std::chrono::steady_clock::now() - start < 1s + held.over(3));
 }
 
 TEST_CASE("tensors elsewhere and whole numbers are copied as ever", "[link]") {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "cluster/launch/process_group.hpp"
 #include "cluster/launch/start/zygote.hpp"
@@ -45,7 +46,8 @@ bool is_zygote(pid_t pid) {
   return name_of(pid) == cluster::zygote_name;
 }
 
-std::vector<pid_t> all_children_of(pid_t parent) {
+/// As the system lists them, which leaves one out now and then where another ends meanwhile.
+std::vector<pid_t> listed_children_of(pid_t parent) {
   std::vector<pid_t> found;
   std::error_code gone;  // it may end while we look
   std::filesystem::directory_iterator tasks("/proc/" + std::to_string(parent) + "/task", gone);
@@ -53,6 +55,13 @@ std::vector<pid_t> all_children_of(pid_t parent) {
     std::ifstream list(tasks->path() / "children");
     for (pid_t child = 0; list >> child;) found.push_back(child);
   }
+  return found;
+}
+
+std::vector<pid_t> all_children_of(pid_t parent) {
+  auto found = listed_children_of(parent);
+  for (std::vector<pid_t> before; found != before;)
+    before = std::exchange(found, listed_children_of(parent));
   return found;
 }
 
@@ -67,6 +76,13 @@ long ticks_of(pid_t pid) {
   long user = 0, system = 0;
   fields >> user >> system;
   return user + system;
+}
+
+/// What this process has started beside these; 0: nothing.
+pid_t child_beside(const std::vector<pid_t>& others) {
+  for (const auto child : children_of(getpid()))
+    if (std::ranges::find(others, child) == others.end()) return child;
+  return 0;
 }
 
 /// Looks every millisecond, for a minute.
@@ -127,8 +143,11 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
                changed.notify_one();
              }});
     REQUIRE(group);
+    const auto others = children_of(getpid());
     REQUIRE(group->start(
         {.name = "program", .arguments = arguments, .environment = {}, .program = program}));
+    // Now, for it may have ended when its last lines are seen.
+    const pid_t process = on_line ? child_beside(others) : 0;
     std::unique_lock lock(mutex);
     const auto has_news = [&] { return !lines.empty() || ended; };
     while (changed.wait_until(lock, begin + limit, has_news) && !lines.empty()) {
@@ -136,8 +155,8 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
       lines.pop_front();
       if (!on_line) continue;
       lock.unlock();
-      const auto children = children_of(getpid());
-      on_line(children.empty() ? 0 : children.front(), line);
+      REQUIRE(process > 0);
+      on_line(process, line);
       lock.lock();
     }
     CHECK(ended);
@@ -235,12 +254,7 @@ void wait_until_stopped(pid_t child) {
 }
 
 bool wait_for_state(pid_t pid, char state) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (state_of(pid) != state) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
+  return wait_until([&] { return state_of(pid) == state; });
 }
 
 bool wait_until_gone(pid_t pid) {
@@ -254,13 +268,14 @@ bool wait_until_gone(pid_t pid) {
 
 namespace {
 
-/// 0: the process has no thread of this name.
+/// 0: the process has no thread of this name, or is gone.
 pid_t thread_of(pid_t process, const std::string& name) {
-  for (const auto& task :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
-    std::ifstream file(task.path() / "comm");
+  std::error_code gone;  // it or a thread may end while we look
+  std::filesystem::directory_iterator tasks("/proc/" + std::to_string(process) + "/task", gone);
+  for (; !gone && tasks != std::filesystem::directory_iterator(); tasks.increment(gone)) {
+    std::ifstream file(tasks->path() / "comm");
     std::string own;
-    if (std::getline(file, own) && own == name) return std::stoi(task.path().filename());
+    if (std::getline(file, own) && own == name) return std::stoi(tasks->path().filename());
   }
   return 0;
 }

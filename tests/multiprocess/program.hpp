@@ -111,7 +111,7 @@ pid_t zygote_of(pid_t keeper);
 /// Waits until a child of ours is stopped by a signal.
 void wait_until_stopped(pid_t child);
 
-/// Waits until the system shows a process in a state ('T': stopped); false after five seconds.
+/// Waits until the system shows a process in a state ('T': stopped); false after a minute.
 bool wait_for_state(pid_t pid, char state);
 
 /// Waits until a process is gone; false after five seconds.

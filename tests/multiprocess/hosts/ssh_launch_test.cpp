@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/hold_up.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/recovery/calm_small_run.hpp"
 
@@ -213,6 +214,7 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
     }
   };
   auto first_word = std::chrono::steady_clock::time_point::max();
+  const hold_up held;
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
         if (line.find("does not answer") != std::string_view::npos)
@@ -225,7 +227,8 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
   const auto waited = std::chrono::steady_clock::now() - first_word;
   for (const auto each : stopped) kill(each, SIGCONT);
   CHECK(outcome.code == 0);
-  CHECK(waited < 7s);
+  // The five seconds, and an end of the run that may be held up on a busy machine.
+  CHECK(waited < 7s + held.over(10));
   CHECK_FALSE(bytes_of(hosts / "weights.safetensors").empty());
   for (const auto* node : {"alpha (10.77.0.2)", "beta (10.77.0.3)", "gamma (10.77.0.4)"}) {
     const auto named = "node " + std::string(node) + ": its agent, or the ssh to it, ";

@@ -103,6 +103,7 @@ running_program::running_program(const test_host& where, const std::vector<std::
              auto& text =
                  stream == cluster::output_stream::out ? state->outcome.out : state->outcome.err;
              (text += line) += '\n';
+             state->changed.notify_all();
            }});
   REQUIRE(group);
   group_.emplace(std::move(*group));
@@ -122,6 +123,13 @@ program_outcome running_program::end() {
 bool running_program::ends_within(std::chrono::milliseconds time) {
   std::unique_lock lock(state_->mutex);
   return state_->changed.wait_for(lock, time, [this] { return state_->ended; });
+}
+
+bool running_program::says(std::string_view text) {
+  std::unique_lock lock(state_->mutex);
+  const auto said = [&] { return state_->outcome.err.find(text) != std::string::npos; };
+  state_->changed.wait_for(lock, std::chrono::minutes(1), [&] { return said() || state_->ended; });
+  return said();
 }
 
 std::vector<host_process> test_host::processes() const {

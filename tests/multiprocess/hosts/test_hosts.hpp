@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/launch/process_group.hpp"
@@ -56,6 +57,8 @@ class running_program {
   program_outcome end();
   /// Whether it ends within so long.
   bool ends_within(std::chrono::milliseconds time);
+  /// Waits until it has said this on its standard error; false after a minute, or its end.
+  bool says(std::string_view text);
 
  private:
   struct state;

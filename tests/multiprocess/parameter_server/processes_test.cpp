@@ -23,6 +23,7 @@
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/wire/lendable.hpp"
 #include "tests/forked_member.hpp"
+#include "tests/hold_up.hpp"
 
 namespace {
 
@@ -177,6 +178,7 @@ TEST_CASE("a killed shard is a typed error at every worker within a second") {
   CHECK((lends ? lent >= large * sizeof(float) : lent == 0));
   all.worker.tell("go");
   REQUIRE(all.worker.hear() == "pushed");  // and waits for us, who push nothing
+  const tests::hold_up held;
   const auto begin = std::chrono::steady_clock::now();
   all.shard.kill();
   const auto lost = all.client->lost().get(10s);
@@ -185,7 +187,8 @@ TEST_CASE("a killed shard is a typed error at every worker within a second") {
   CHECK(all.worker.hear() == describe(errc::peer_lost));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   WARN("both workers knew after " << took.count() << " s");
-  CHECK(took < 1s);
+  // By way of the link, the node, CAF, the worker and this thread, on a machine that is busy.
+  CHECK(took < 1s + held.over(5));
   for (const auto& [name, values] : by_name(*pulled)) {
     INFO(name);  // what was lent by the dead stays
     CHECK(at::equal(values, at::full(values.sizes(), -3.0, at::kFloat)));

@@ -61,13 +61,17 @@ inline std::vector<int> steps_in(const std::filesystem::path& json) {
 }
 
 /// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
+/// After the first, each waits until the run has said how it goes on after the one before: on a busy
+/// machine a signal may be late, and two at once would be one loss.
 class saboteur {
  public:
   saboteur(std::filesystem::path json, std::map<std::size_t, fault> faults)
       : watch_([this, json = std::move(json), faults = std::move(faults)] {
-          for (const auto& [lines, what] : faults) {
-            while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
+          for (std::size_t said_before = 0; const auto& [lines, what] : faults) {
+            while (!over_ && (program_ == 0 || sequels_said_ < said_before ||
+                              steps_in(json).size() < lines))
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            said_before = sequels_said_ + 1;
             if (what.before) what.before();
             bool sent = send(what.signal, what.stage);
             for (const auto& other : what.with) sent = send(what.signal, other) && sent;
@@ -82,7 +86,15 @@ class saboteur {
   }
 
   /// For run_program.
-  void operator()(pid_t program, std::string_view) { program_ = program; }
+  void operator()(pid_t program, std::string_view line) {
+    program_ = program;
+    for (const std::string_view sequel : {" replayed from step ", "the run goes on after step ",
+                                          "the run goes on from ", "; going on with "})
+      if (line.find(sequel) != std::string_view::npos) {
+        ++sequels_said_;
+        return;
+      }
+  }
   [[nodiscard]] std::size_t done() const { return done_; }
 
  private:
@@ -96,6 +108,7 @@ class saboteur {
   std::atomic<pid_t> program_ = 0;
   std::atomic<bool> over_ = false;
   std::atomic<std::size_t> done_ = 0;
+  std::atomic<std::size_t> sequels_said_ = 0;
   std::thread watch_;  // last: it uses the rest
 };
 

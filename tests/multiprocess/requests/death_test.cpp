@@ -14,6 +14,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/programs/ucx_node.hpp"
+#include "tests/hold_up.hpp"
 
 namespace {
 
@@ -65,6 +66,7 @@ TEST_CASE("every outstanding request fails within a second of its process being 
   for (std::int64_t i = 0; i < 1'000; ++i) owed.push_back(ask.request<std::int64_t>(debtor, i, 1h));
   REQUIRE(ask.request<bool>(debtor, true, 10s).get() == true);  // the others have arrived too
 
+  const tests::hold_up held;
   const auto killed = std::chrono::steady_clock::now();
   REQUIRE(kill(child, SIGKILL) == 0);
   for (const auto& each : owed) {
@@ -73,7 +75,8 @@ TEST_CASE("every outstanding request fails within a second of its process being 
     REQUIRE(outcome.error().code == errc::peer_lost);
     REQUIRE(outcome.error().text.find("'mortal'") != std::string::npos);
   }
-  CHECK(std::chrono::steady_clock::now() - killed < 1s);
+  // By way of the link, the node, CAF and this thread, beside others on a busy machine.
+  CHECK(std::chrono::steady_clock::now() - killed < 1s + held.over(4));
   CHECK(ask.request<bool>(debtor, true, 10s).get().error().code == errc::peer_lost);
   int status = 0;
   waitpid(child, &status, 0);
