@@ -222,7 +222,7 @@ bool striker::kill_another(const fault& what, strike& made, seconds patience) {
   run_.look();
   const auto before = run_.log().size();
   made.hit.push_back(run_.name_now(another));
-  ::kill(run_.process_of(another), SIGKILL);
+  if (const auto process = run_.process_of(another); process != 0) ::kill(process, SIGKILL);
   return run_.wait_for([&] { return run_.count_of(" replaced", before) > 0; }, patience);
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("An evaluation in which a shard is lost is told once, as each other on
   // While steps 4 and 6 are evaluated, and as soon as there is a checkpoint of step 4.
   INFO(run_with(kept, folder, {{5, {"shard-1"}}, {8, {"shard-0"}}}).err);
   check_told("steps");
-  const auto kill = [](pid_t program) { ::kill(process_of(program, "shard-1"), SIGKILL); };
+  const auto kill = [](pid_t program) { CHECK(signal_to(program, "shard-1")); };
   const auto outcome =
       run_program(with(kept, {"--on-fault", "recover", "--json", folder / "again"}),
                   at_line("step-000004 in ", kill));

@@ -28,12 +28,12 @@ using namespace troupe::tests::recovery;
 using tests::check_same_weights;
 using tests::count_of;
 using tests::fault;
-using tests::process_of;
 using tests::program_outcome;
 using tests::run_other;
 using tests::run_program;
 using tests::saboteur;
 using tests::scratch_folder;
+using tests::signal_to;
 using tests::steps_in;
 using tests::with;
 using tests::words;
@@ -195,11 +195,9 @@ TEST_CASE("A replacement that does not join in time is replaced by another") {
   bool killed = false, stopped = false;
   const auto stop_the_next = [&](pid_t program, std::string_view line) {
     if (!std::exchange(killed, killed || line.find("step 5/") == 0) && killed)
-      ::kill(process_of(program, "stage-1"), SIGKILL);
+      CHECK(signal_to(program, "stage-1"));
     if (stopped || line.find("it is replaced") == std::string_view::npos) return;
-    while (!(stopped = process_of(program, "stage-1.2") != 0))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ::kill(process_of(program, "stage-1.2"), SIGSTOP);
+    stopped = signal_to(program, "stage-1.2", SIGSTOP);
   };
   const auto outcome = run_program(with(with(training({"--stages", "2"}), recovering),
                                         {"--save", folder / "weights", "--join-timeout", "3"}),
@@ -242,9 +240,8 @@ TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
                               before || (now && line.find(text) != std::string_view::npos)) &&
                before;
       };
-      if (is_first(hit, true, "step 1/")) ::kill(process_of(program, "understudy-1"), signal);
-      if (is_first(killed, hit, "is lost, an understudy"))
-        ::kill(process_of(program, "stage-1"), SIGKILL);
+      if (is_first(hit, true, "step 1/")) CHECK(signal_to(program, "understudy-1", signal));
+      if (is_first(killed, hit, "is lost, an understudy")) CHECK(signal_to(program, "stage-1"));
       const bool was_replayed = replayed;
       is_first(replayed, killed, " is replayed from step ");
       if (line.starts_with("step ") && is_first(ended, was_replayed, "step "))  // it goes on
@@ -394,7 +391,7 @@ TEST_CASE("A stage that is lost again and again without progress ends the run") 
   const auto always = [](pid_t program, std::string_view line) {
     if (line.find("step 1/") == 0 || line.find("the run goes on after") != std::string_view::npos ||
         line.find(" replayed from step") != std::string_view::npos)
-      ::kill(process_of(program, "stage-1"), SIGKILL);
+      CHECK(signal_to(program, "stage-1"));
   };
   const scratch_folder folder;
   auto run = training({"--stages", "2", "--save", folder / "weights"});

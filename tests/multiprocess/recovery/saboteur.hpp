@@ -44,6 +44,18 @@ inline pid_t process_of(pid_t program, const std::string& stage) {
   return found;
 }
 
+/// Sends a signal to the process of a run's stage as soon as there is one; false: there is none
+/// within a minute. (Number 0 would be everybody in the group of the tests.)
+inline bool signal_to(pid_t program, const std::string& stage, int signal = SIGKILL) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (std::chrono::steady_clock::now() < end) {
+    if (const auto process = process_of(program, stage); process != 0)
+      return ::kill(process, signal) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
 struct fault {
   std::string stage;
   int signal = SIGKILL;
