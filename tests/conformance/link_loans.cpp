@@ -11,7 +11,7 @@
 
 #include "another_self.hpp"
 #include "lent.hpp"
-#include "tests/hold_up.hpp"
+#include "tests/unit/hold_up.hpp"
 #include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages::testing {

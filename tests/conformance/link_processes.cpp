@@ -14,9 +14,9 @@
 
 #include "another_self.hpp"
 #include "link_fixture.hpp"
-#include "tests/hold_up.hpp"
 #include "tests/refusal.hpp"
 #include "tests/scratch_memory.hpp"
+#include "tests/unit/hold_up.hpp"
 #include "tests/unit/lowered_limit.hpp"
 
 namespace troupe::messages::testing {

@@ -74,9 +74,11 @@ class relay {
   void pass(std::size_t from, std::vector<std::byte>& piece, plain_socket& to) {
     int expected = static_cast<int>(from);
     if (spoiled_.compare_exchange_strong(expected, -1)) piece.back() ^= std::byte{1};
+    if (from == 0) {  // before it arrives, so that whoever sees that finds it here
+      const std::lock_guard lock(mutex_);
+      recorded_.push_back(piece);
+    }
     to.say(piece);
-    const std::lock_guard lock(mutex_);
-    if (from == 0) recorded_.push_back(std::move(piece));
   }
 
   plain_socket server_;

@@ -18,8 +18,8 @@
 #include <string>
 
 #include "actors/base/errors.hpp"
-#include "tests/hold_up.hpp"
 #include "tests/multiprocess/node_process.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace {
 

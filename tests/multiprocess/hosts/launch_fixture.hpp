@@ -16,6 +16,7 @@
 
 #include "tests/multiprocess/hosts/test_hosts.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 
@@ -144,15 +145,17 @@ inline std::vector<std::string> as_examined(const std::string& file) {
 }
 
 /// Waits until nothing on two hosts and at home has to do with the program, and returns what still
-/// does when `limit` has passed.
+/// does when `limit` has passed, and as much more as an end is held up meanwhile.
 inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const hold_up held;
+  const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     std::string left;
     for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
       for (const auto& each : host->processes_with(TROUPE_PROGRAM))
         left += host->name() + ": " + std::to_string(each.pid) + " " + each.command + "\n";
-    if (left.empty() || std::chrono::steady_clock::now() > end) return left;
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

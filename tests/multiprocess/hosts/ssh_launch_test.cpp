@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/hold_up.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/recovery/calm_small_run.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace {
 
@@ -228,7 +228,7 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
   for (const auto each : stopped) kill(each, SIGCONT);
   CHECK(outcome.code == 0);
   // The five seconds, and an end of the run that may be held up on a busy machine.
-  CHECK(waited < 7s + held.over(10));
+  CHECK(waited < 7s + held.over(threads_of_an_end));
   CHECK_FALSE(bytes_of(hosts / "weights.safetensors").empty());
   for (const auto* node : {"alpha (10.77.0.2)", "beta (10.77.0.3)", "gamma (10.77.0.4)"}) {
     const auto named = "node " + std::string(node) + ": its agent, or the ssh to it, ";

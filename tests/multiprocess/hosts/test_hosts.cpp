@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cluster/launch/find_program.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -155,10 +156,12 @@ std::vector<host_process> test_host::processes_with(const std::string& word) con
 }
 
 std::vector<host_process> test_host::left_after(std::chrono::milliseconds limit) const {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const hold_up held;
+  const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     auto left = processes();
-    if (left.empty() || std::chrono::steady_clock::now() > end) return left;
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -197,7 +200,7 @@ test_host test_hosts::start(const std::string& name, const std::string& script,
        .environment = {},
        .program = unshare}));
   std::unique_lock lock(state->mutex);
-  state->changed.wait_for(lock, std::chrono::seconds(20),
+  state->changed.wait_for(lock, std::chrono::minutes(1),
                           [&] { return state->is_ready || state->ended; });
   INFO(state->said);
   REQUIRE(state->is_ready);

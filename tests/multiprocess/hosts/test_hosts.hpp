@@ -15,6 +15,10 @@
 
 namespace troupe::tests {
 
+/// How many threads and processes the end of a launch passes, where each may be held up by other
+/// work on the machine (see hold_up).
+inline constexpr int threads_of_an_end = 10;
+
 /// A process in a host's namespace, with its number outside of it.
 struct host_process {
   pid_t pid = 0;
@@ -37,7 +41,8 @@ class test_host {
   [[nodiscard]] std::vector<host_process> processes() const;
   /// Those whose command holds a word.
   [[nodiscard]] std::vector<host_process> processes_with(const std::string& word) const;
-  /// Waits until nothing runs there, and returns what still does when `limit` has passed.
+  /// Waits until nothing runs there, and returns what still does when `limit` has passed, and as
+  /// much more as an end is held up meanwhile.
   [[nodiscard]] std::vector<host_process> left_after(std::chrono::milliseconds limit) const;
   [[nodiscard]] pid_t first_process() const { return first_; }
 

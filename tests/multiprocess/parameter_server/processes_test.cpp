@@ -23,7 +23,7 @@
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/wire/lendable.hpp"
 #include "tests/forked_member.hpp"
-#include "tests/hold_up.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace {
 

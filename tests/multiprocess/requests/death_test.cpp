@@ -14,7 +14,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/programs/ucx_node.hpp"
-#include "tests/hold_up.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace {
 

@@ -20,7 +20,7 @@
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
 #include "messages/link/loopback/loopback.hpp"
-#include "tests/hold_up.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 
