@@ -141,8 +141,9 @@ TEST_CASE("A trainer that is left after the process that outlives it was lost go
 TEST_CASE("A run whose trainer is lost after its last step is saved by the next one, and ends") {
   CAPTURE(GENERATE(1, 2, 3));  // the last checkpoint may be there before the trainer is lost
   const scratch_folder folder;
-  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
-  const auto outcome = run_program(watched_run(folder), at_step(12, kill_trainer));
+  const auto run = large_two_stages({});  // which takes some time to save, and a kill to come
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto outcome = run_program(watched(folder, run), at_step(12, kill_trainer));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("(restart 1 of ") && !ContainsSubstring("(restart 2 of "));
