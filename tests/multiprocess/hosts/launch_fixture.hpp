@@ -202,9 +202,9 @@ class starts_beside {
 };
 
 /// Whether a launch that refuses, or doctor that reports, does so within five seconds, as `attempt`
-/// measures it. Where it took longer, on a machine that is busy with other work, it is made again
-/// beside starts of the program, up to two times: of these 28 take as long on a quiet machine. Other
-/// work may hold up one attempt; a wait that is too long holds up each.
+/// measures it. Where it takes longer it is made again, up to two times, beside starts of the
+/// program, of which 28 take as long on a quiet machine: fewer of them are enough, too. Other work
+/// may hold up one attempt; a wait that is too long holds up each.
 inline bool takes_five_seconds_at_most(
     const test_hosts& hosts, const std::function<std::chrono::duration<double>()>& attempt) {
   constexpr std::chrono::duration<double> limit(5);
