@@ -73,7 +73,7 @@ inline std::vector<int> steps_in(const std::filesystem::path& json) {
 }
 
 /// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
-/// After the first, each waits until the run has said how it goes on after the one before: on a busy
+/// Each but the first waits until the run has said how it goes on after the one before: on a busy
 /// machine a signal may be late, and two at once would be one loss.
 class saboteur {
  public:
