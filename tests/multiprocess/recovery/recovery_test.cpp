@@ -7,6 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -191,17 +192,13 @@ TEST_CASE("A stage that is lost while it takes its place is replaced again") {
 }
 
 TEST_CASE("A replacement that does not join in time is replaced by another") {
-  scratch_folder folder;
-  bool killed = false, stopped = false;
-  const auto stop_the_next = [&](pid_t program, std::string_view line) {
-    if (!std::exchange(killed, killed || line.find("step 5/") == 0) && killed)
-      CHECK(signal_to(program, "stage-1"));
-    if (stopped || line.find("it is replaced") == std::string_view::npos) return;
-    stopped = signal_to(program, "stage-1.2", SIGSTOP);
-  };
+  const scratch_folder folder;
+  const auto lose = [](pid_t program) { CHECK(signal_to(program, "stage-1")); };
+  REQUIRE(::setenv("TROUPE_STOPPED_STAGE", "stage-1.2", 1) == 0);
   const auto outcome = run_program(with(with(training({"--stages", "2"}), recovering),
                                         {"--save", folder / "weights", "--join-timeout", "3"}),
-                                   stop_the_next);
+                                   tests::at_line("step 5/", lose));
+  ::unsetenv("TROUPE_STOPPED_STAGE");
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.2 has not joined the run within 3 s; ") &&
                               ContainsSubstring("join_timeout); it is replaced"));

@@ -2,16 +2,22 @@
 // "uneven" is the same model with one layer that a trainer measures as slow: the last one, or the
 // first one if the file that TROUPE_UNEVEN names exists; then stages also take longer to build. The
 // first stage process that finds the file that TROUPE_HOST_ENDS names removes it and ends its host.
+// The stage process that TROUPE_STOPPED_STAGE names stops, as by SIGSTOP, before it joins its run.
 
 #include <ATen/core/Tensor.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <caf/actor_addr.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -58,6 +64,14 @@ engine::model_blueprint uneven_network(std::int64_t classes, bool is_stage) {
   return made;
 }
 
+void stop_where_named(int argc, const char* const* argv) {
+  const char* const name = std::getenv("TROUPE_STOPPED_STAGE");
+  if (name == nullptr) return;
+  const auto words = std::span(argv, static_cast<std::size_t>(argc));
+  const auto is_named = [name](std::string_view word) { return word == name; };
+  if (std::ranges::any_of(words, is_named)) ::raise(SIGSTOP);
+}
+
 void end_when_there(const caf::actor_addr& host, const std::filesystem::path& file) {
   std::error_code absent;
   while (!std::filesystem::remove(file, absent))
@@ -85,6 +99,7 @@ int serve_until_host_ends(const application& program, const char* file, int argc
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
   const bool is_stage = tests::is_stage(argc, argv);
+  if (is_stage) stop_where_named(argc, argv);
   auto& models = program.info.known.models;
   models["small"] = [](const engine::model_order& order) -> result<engine::model_blueprint> {
     return tests::small_residual_network(order.classes);
