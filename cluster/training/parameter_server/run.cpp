@@ -218,23 +218,29 @@ class attempt {
   driver drives_;
 };
 
-/// Where a run goes on that has lost its server: with its last checkpoint, or where that is none of
-/// its own, or cannot be read, where it began. `where`: for a sentence.
+/// Where a run goes on that has lost its server: with the newest checkpoint of its own that can be
+/// read, or where there is none, where it began. Later ones are written again. `where`: for a
+/// sentence.
 server_start go_back(run_parts& parts, std::string& where) {
-  const auto& begin = parts.run.begin;
-  const auto step = parts.checkpoints.last_step(
-      actors::usual_deadlines.checkpoint, [&](const auto& line) { parts.report->print(line); });
-  if (step > begin.steps) {
-    auto opened = parts.checkpoints.of_step(step).and_then([&](const whole_checkpoint& whole) {
+  auto& kept = parts.checkpoints;
+  static_cast<void>(kept.last_step(actors::usual_deadlines.checkpoint,
+                                   [&](const auto& line) { parts.report->print(line); }));
+  for (const auto step : kept.own_steps()) {
+    where = "its checkpoint of step " + std::to_string(step);
+    auto opened = kept.of_step(step).and_then([&](const whole_checkpoint& whole) {
       return check_start(parts.run.layers, read_checkpoint(whole), {});
     });
-    where = "its checkpoint of step " + std::to_string(step);
-    if (opened) return {step, std::move(*opened)};
+    if (opened) {
+      kept.went_back(step);
+      return {step, std::move(*opened)};
+    }
     log::warning("the run cannot go back to " + where + ": " + opened.error().text);
   }
+  const auto& begin = parts.run.begin;
+  kept.went_back(begin.steps);
   where = begin.steps > 0 ? "step " + std::to_string(begin.steps) + ", where it began"
                           : std::string("its beginning");
-  if (!parts.checkpoints.are_kept())
+  if (!kept.are_kept())
     where += "; checkpoints ([checkpoint] dir) would have kept what was done";
   return begin;
 }

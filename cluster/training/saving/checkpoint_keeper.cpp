@@ -341,12 +341,6 @@ result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint
   if (!are_kept()) return {};
   static_cast<void>(wait(print));
   if (steps == record_.last_step()) return {};
-  if (steps % train_->accumulate != 0) {
-    print("no checkpoint of step " + std::to_string(steps) +
-          ", in the middle of an update (--accumulate); the last one is of step " +
-          std::to_string(record_.last_step()));
-    return {};
-  }
   write(steps, false, parts, print);
   const auto done = wait(print);
   if (!done && done.error().code != errc::io_failed) return done;

@@ -101,6 +101,33 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
 }
 
+TEST_CASE("A run that is interrupted inside of an update ends that first, and keeps it") {
+  // The update of steps 1 to 6, with two evaluations inside of it.
+  auto run = two_stages({"--eval-every", "2"}, 12, 6);
+  std::ranges::replace(run, "--no-eval", "--eval");
+  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto whole = evaluations_in(calm.steps());
+  REQUIRE(whole.size() == 6);
+  for (const std::string line : {"step 2/", "step 3/"}) {
+    INFO(line);
+    const scratch_folder folder;
+    const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--resume", "auto",
+                                "--save", folder / "weights"});
+    const auto interrupted =
+        run_program(with(job, {"--json", folder / "first"}),
+                    at_line(line, [](pid_t program) { ::kill(program, SIGTERM); }));
+    CHECK(interrupted.code == 143);
+    CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-000006"});
+    const auto resumed = run_program(with(job, {"--json", folder / "second"}));
+    REQUIRE(resumed.code == 0);
+    check_same_weights(calm.weights(), folder / "weights");
+    auto told = evaluations_in(folder / "first");
+    told.merge(evaluations_in(folder / "second"));
+    CHECK(told == whole);
+  }
+}
+
 TEST_CASE("A run that is killed before a step was reported goes on from no checkpoint of it") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
