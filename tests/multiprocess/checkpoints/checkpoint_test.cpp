@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "messages/descriptor.hpp"
+#include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 
@@ -287,6 +288,37 @@ TEST_CASE("A run whose data have changed since its checkpoint is refused, wherev
     write("Prologue. ");
     CHECK(train(goes_on).code == 0);
   }
+}
+
+TEST_CASE("A sample that cannot be read is left out again when a run goes on, or told",
+          "[untimed]") {
+  const scratch_folder folder;
+  for (const std::string name : {"a", "b"}) {
+    const auto images = folder / "images" / "train" / name;
+    fs::create_directories(images);
+    for (int i = 0; i < 12; ++i) write_text(images / (std::to_string(i) + ".png"), grey_png());
+  }
+  const auto broken = folder / "images" / "train" / "a" / "3.png";
+  write_text(broken, "no image");
+  auto run = two_stages({"--image-size", "48"}, 8, 1);
+  std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
+                       "folder:" + (folder / "images").string());
+  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every",
+                              "4", "--save", folder / "resumed"});
+  // All samples have been read by then.
+  REQUIRE(run_program(job, at_checkpoint("step-000004", SIGKILL)).signal == SIGKILL);
+  const std::string told = "1 sample could not be read before ";
+  const auto resumed = run_program(with(job, {"--resume", "latest"}));
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, !ContainsSubstring(told));
+  check_same_weights(folder / "whole", folder / "resumed");
+  write_text(broken, grey_png());
+  const auto again = run_program(with(job, {"--resume", "4"}));
+  REQUIRE(again.code == 0);
+  CHECK_THAT(again.err, ContainsSubstring("warning: " + told) &&
+                            ContainsSubstring("step-000004 was written, and can be read now: " +
+                                              broken.string()));
 }
 
 TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {
