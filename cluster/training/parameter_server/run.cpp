@@ -271,17 +271,18 @@ result<void> run_to_end(run_parts& parts) {
   return done;
 }
 
-result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
-                   run_control& control) {
+result<void> drive(node_group& group, const program_info& program, const trainer_config& config,
+                   const prepared_server& run, run_control& control) {
   auto ask = group.requester();
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
   auto report = run_reporter::open(config.observe, config.restart, config.json_is_begun, options);
   if (!report) return tl::unexpected(report.error());
+  checkpointed_run checkpointed(config, server_settings_of_steps(run.server), run.of_data);
+  checkpointed.changed = changed_values(option_table(program), config, program.defaults);
   auto checkpoints =
-      checkpoint_keeper::open({config, server_settings_of_steps(run.server), run.of_data},
-                              run.begin.steps, checkpoint_keeper::clock::now());
+      checkpoint_keeper::open(checkpointed, run.begin.steps, checkpoint_keeper::clock::now());
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
@@ -328,7 +329,10 @@ result<run_end> run_server_trainer(const server_application& program,
                     .listen = std::move(placed->listen),
                     .names = std::move(names),
                     .progress = progress_of(config.observe, config.train),
-                    .drive = [&](node_group& group) { return drive(group, config, *run, control); },
+                    .drive =
+                        [&](node_group& group) {
+                          return drive(group, program.info, config, *run, control);
+                        },
                     .own_messages = program.info.known.own_messages},
                    config.checkpoint, config.cluster, control);
 }

@@ -27,6 +27,8 @@ struct checkpointed_run {
   /// therefore not change them: the order of samples, random draws, and the model with its options.
   std::map<std::string, std::string> settings;
   data_record of_data;
+  /// Of all its settings those that are no defaults, as its checkpoints tell them.
+  std::map<std::string, std::string> changed = {};
 
   /// `model_options`: a name with a table before it ("server.workers") belongs to that table.
   checkpointed_run(const trainer_config& config, const std::map<std::string, double>& model_options,

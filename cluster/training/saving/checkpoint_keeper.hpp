@@ -134,6 +134,7 @@ class checkpoint_keeper {
   const train_config* train_;
   const setting_places* places_;
   std::map<std::string, std::string> settings_;
+  std::map<std::string, std::string> config_;
   checkpoint_folder folder_;
   descriptor taken_;  // nobody else writes there
   checkpoint_period period_;

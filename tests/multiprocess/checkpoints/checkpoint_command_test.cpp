@@ -167,6 +167,9 @@ TEST_CASE(
   const auto described =
       json::parse(troupe_checkpoint({"inspect", checkpoints + "/step-000002", "--json"}).out);
   CHECK(described.at("step") == 2);
+  CHECK(described.at("config").at("optimizer.lr") == "0.01");
+  CHECK(described.at("config").at("train.steps") == "4");
+  CHECK_FALSE(described.at("config").contains("pipeline.replicas"));
   const auto weights = engine::load_safetensors(saved);
   REQUIRE(weights);
   check_described(described, *weights);

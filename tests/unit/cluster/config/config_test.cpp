@@ -1,6 +1,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -41,6 +42,24 @@ TEST_CASE("every default is a value that its own option accepts") {
     INFO(entry.name() << " = " << usual);
     CHECK(parse_value(entry, usual));
   }
+}
+
+TEST_CASE("what a config has in place of its defaults is told by name, but for repeated tables") {
+  const auto table = option_table({});
+  trainer_config config;
+  CHECK(changed_values(table, config, {}).empty());
+  config.train.seed = 7;
+  config.data.shuffle = false;
+  config.checkpoint.every = "5m";
+  config.model.init_skip = {"fc.*", "bn1.*"};
+  config.cluster.nodes.emplace_back().name = "alpha";
+  CHECK(changed_values(table, config, {}) ==
+        std::map<std::string, std::string>{{"train.seed", "7"},
+                                           {"data.shuffle", "false"},
+                                           {"checkpoint.every", "5m"},
+                                           {"model.init_skip", "fc.*, bn1.*"}});
+  // A program may have other defaults.
+  CHECK(changed_values(table, config, config).empty());
 }
 
 TEST_CASE("a near miss is found by edits, swaps and beginnings") {
