@@ -291,7 +291,11 @@ std::map<std::string, std::string> changed_values(const std::vector<option>& opt
   for (const auto& entry : options) {
     if (entry.repeated) continue;
     auto value = default_text(entry, config);
-    if (value != default_text(entry, defaults)) changed.emplace(entry.name(), std::move(value));
+    // Each optimizer has its own default of a rule's option.
+    const bool is_of_rule =
+        entry.table == "optimizer" && config.optimizer.options.contains(entry.key);
+    if (is_of_rule || value != default_text(entry, defaults))
+      changed.emplace(entry.name(), std::move(value));
   }
   return changed;
 }

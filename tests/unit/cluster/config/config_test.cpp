@@ -52,13 +52,17 @@ TEST_CASE("what a config has in place of its defaults is told by name, but for r
   config.data.shuffle = false;
   config.checkpoint.every = "5m";
   config.model.init_skip = {"fc.*", "bn1.*"};
+  config.optimizer.options = {{"lr", 0.008}, {"nesterov", 1}};
   config.cluster.nodes.emplace_back().name = "alpha";
   CHECK(changed_values(table, config, {}) ==
         std::map<std::string, std::string>{{"train.seed", "7"},
                                            {"data.shuffle", "false"},
                                            {"checkpoint.every", "5m"},
-                                           {"model.init_skip", "fc.*, bn1.*"}});
+                                           {"model.init_skip", "fc.*, bn1.*"},
+                                           {"optimizer.lr", "0.008"},
+                                           {"optimizer.nesterov", "true"}});
   // A program may have other defaults.
+  config.optimizer.options.clear();
   CHECK(changed_values(table, config, config).empty());
 }
 
