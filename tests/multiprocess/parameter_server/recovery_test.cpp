@@ -99,6 +99,26 @@ TEST_CASE("Where the last checkpoint is damaged, a lost shard goes on from the o
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", kept.string()}).code == 0);
 }
 
+TEST_CASE("A server whose trainer is killed is started again, and ends with the same bits",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto run = wide_run(400);
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto kill_trainer = [](pid_t watcher) {
+    const auto children = children_of(watcher);
+    REQUIRE(children.size() == 1);
+    ::kill(children.front(), SIGKILL);
+  };
+  const auto outcome = run_program(
+      with(keeping(run, folder, "100"),
+           {"--resume", "auto", "--max-restarts", "1", "--save", folder / "weights"}),
+      at_line("step-000100 in ", kill_trainer));
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("(restart 1 of 1)") &&
+                              ContainsSubstring("the run goes on from the checkpoint of step "));
+  check_same_weights(calm.weights(), folder / "weights");
+}
+
 TEST_CASE("Running statistics and Adam's state go on where a lost shard left them", "[untimed]") {
   const scratch_folder folder;
   const auto run = residual_run(12);
