@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
@@ -27,6 +29,17 @@ namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using namespace troupe::tests;
+
+/// The loss scale of each step that a run's JSON lines tell.
+std::map<int, double> scales_in(const fs::path& json) {
+  std::map<int, double> scales;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);) {
+    const auto told = nlohmann::json::parse(line);
+    scales[told.at("step").get<int>()] = told.at("loss_scale").get<double>();
+  }
+  return scales;
+}
 
 }  // namespace
 
@@ -174,13 +187,19 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
   const auto train = [&](const words& more, auto... watch) {
     return run_other(TROUPE_TRANSFORMER, with(run, more), watch...);
   };
-  const auto whole = train({"--save", folder / "whole"});
+  const auto whole = train({"--save", folder / "whole", "--json", folder / "whole.json"});
   REQUIRE(whole.code == 0);
   const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "5"};
   CHECK(train(kept, at_checkpoint("step-000005", SIGKILL)).signal == SIGKILL);
-  const auto resumed = train(with(kept, {"--resume", "latest", "--save", folder / "resumed"}));
+  const auto resumed = train(with(kept, {"--resume", "latest", "--save", folder / "resumed",
+                                         "--json", folder / "resumed.json"}));
   REQUIRE(resumed.code == 0);
   check_same_weights(folder / "whole", folder / "resumed");
+  // It grows after steps 3 and 6, and changes no bit in f32.
+  auto scales = scales_in(folder / "whole.json");
+  CHECK(scales.at(8) == 4 * scales.at(1));
+  std::erase_if(scales, [](const auto& each) { return each.first <= 5; });
+  CHECK(scales_in(folder / "resumed.json") == scales);
 }
 
 TEST_CASE("Old checkpoints go, and what was half written", "[untimed]") {
