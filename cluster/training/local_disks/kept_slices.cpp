@@ -148,8 +148,7 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   auto newest = find_resumed(by.checkpointed);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
-  const bool evaluates =
-      by.checkpointed.train.eval && run.data->size(engine::split::test) > 0;
+  const bool evaluates = by.checkpointed.train.eval && run.data->size(engine::split::test) > 0;
   run.is_complete = (*newest)->manifest.step >= run.steps &&
                     !lacks_evaluation(by.checkpointed, **newest, run.steps, evaluates);
   if (run.is_complete)

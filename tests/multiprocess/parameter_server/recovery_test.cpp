@@ -86,8 +86,8 @@ TEST_CASE("Where the last checkpoint is damaged, a lost shard goes on from the o
     std::filesystem::resize_file(last / "weights.server.safetensors", 1000, absent);
     is_damaged = is_damaged && !absent;
   };
-  const auto outcome = run_with(keeping(run, folder, "100"), folder,
-                                {{210, {.stage = "shard-1", .before = damage}}});
+  const auto outcome =
+      run_with(keeping(run, folder, "100"), folder, {{210, {.stage = "shard-1", .before = damage}}});
   CHECK(is_damaged);
   CHECK_THAT(outcome.err,
              ContainsSubstring("the run cannot go back to its checkpoint of step 200: ") &&
