@@ -240,8 +240,7 @@ server_start go_back(run_parts& parts, std::string& where) {
   kept.went_back(begin.steps);
   where = begin.steps > 0 ? "step " + std::to_string(begin.steps) + ", where it began"
                           : std::string("its beginning");
-  if (!kept.are_kept())
-    where += "; checkpoints ([checkpoint] dir) would have kept what was done";
+  if (!kept.are_kept()) where += "; checkpoints ([checkpoint] dir) would have kept what was done";
   return begin;
 }
 
@@ -325,16 +324,15 @@ result<run_end> run_server_trainer(const server_application& program,
   auto names = node_names(config.own.of<server_settings>());
   auto placed = choose_launcher(config, names);  // of this machine: there are no [[node]] tables
   if (!placed) return tl::unexpected(placed.error());
-  return run_nodes({.where = std::move(placed->where),
-                    .listen = std::move(placed->listen),
-                    .names = std::move(names),
-                    .progress = progress_of(config.observe, config.train),
-                    .drive =
-                        [&](node_group& group) {
-                          return drive(group, program.info, config, *run, control);
-                        },
-                    .own_messages = program.info.known.own_messages},
-                   config.checkpoint, config.cluster, control);
+  return run_nodes(
+      {.where = std::move(placed->where),
+       .listen = std::move(placed->listen),
+       .names = std::move(names),
+       .progress = progress_of(config.observe, config.train),
+       .drive =
+           [&](node_group& group) { return drive(group, program.info, config, *run, control); },
+       .own_messages = program.info.known.own_messages},
+      config.checkpoint, config.cluster, control);
 }
 
 result<void> run_server_node(const server_application& program, const node_options& options) {

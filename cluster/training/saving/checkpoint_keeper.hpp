@@ -107,8 +107,8 @@ class checkpoint_keeper {
   }
 
   /// Writes a checkpoint at the end of a run, or where it was interrupted, and waits for it. If it
-  /// cannot be written, that is printed and is no error. `steps`: of whole updates. Errors: those of
-  /// the stages, as peer_lost.
+  /// cannot be written, that is printed and is no error. `steps`: of whole updates. Errors: those
+  /// of the stages, as peer_lost.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                         const printer& print);
 

@@ -323,8 +323,8 @@ TEST_CASE("A sample that cannot be read is left out again when a run goes on, or
   std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
                        "folder:" + (folder / "images").string());
   REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
-  const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every",
-                              "4", "--save", folder / "resumed"});
+  const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", "4",
+                              "--save", folder / "resumed"});
   // All samples have been read by then.
   REQUIRE(run_program(job, at_checkpoint("step-000004", SIGKILL)).signal == SIGKILL);
   const std::string told = "1 sample could not be read before ";

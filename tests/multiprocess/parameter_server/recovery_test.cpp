@@ -86,8 +86,8 @@ TEST_CASE("Where the last checkpoint is damaged, a lost shard goes on from the o
     std::filesystem::resize_file(last / "weights.server.safetensors", 1000, absent);
     is_damaged = is_damaged && !absent;
   };
-  const auto outcome =
-      run_with(keeping(run, folder, "100"), folder, {{210, {.stage = "shard-1", .before = damage}}});
+  const auto outcome = run_with(keeping(run, folder, "100"), folder,
+                                {{210, {.stage = "shard-1", .before = damage}}});
   CHECK(is_damaged);
   CHECK_THAT(outcome.err,
              ContainsSubstring("the run cannot go back to its checkpoint of step 200: ") &&
@@ -109,10 +109,10 @@ TEST_CASE("A server whose trainer is killed is started again, and ends with the 
     REQUIRE(children.size() == 1);
     ::kill(children.front(), SIGKILL);
   };
-  const auto outcome = run_program(
-      with(keeping(run, folder, "100"),
-           {"--resume", "auto", "--max-restarts", "1", "--save", folder / "weights"}),
-      at_line("step-000100 in ", kill_trainer));
+  const auto outcome =
+      run_program(with(keeping(run, folder, "100"),
+                       {"--resume", "auto", "--max-restarts", "1", "--save", folder / "weights"}),
+                  at_line("step-000100 in ", kill_trainer));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("(restart 1 of 1)") &&
                               ContainsSubstring("the run goes on from the checkpoint of step "));
