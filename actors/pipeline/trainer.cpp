@@ -62,7 +62,7 @@ class run_state {
       if (auto done = evaluate(); !done || abandoned_) return done;
     }
     for (std::uint64_t step = run_.steps_before + 1; step <= run_.steps; ++step) {
-      if (events_.should_stop()) break;
+      if (is_between_updates() && events_.should_stop()) break;
       if (auto begun = begin(step); !begun) return begun;
       if (stages_.under_way() >= steps_under_way) {
         if (auto done = finish(); !done) return done;
@@ -77,8 +77,13 @@ class run_state {
     return drain();
   }
 
+  /// Nothing is lost with a run that ends here.
+  [[nodiscard]] bool is_between_updates() const { return begun_ % run_.update_steps == 0; }
+
   /// Whether nobody waits for evaluations any more.
-  bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
+  bool leaves() {
+    return abandoned_ = abandoned_ || (is_between_updates() && events_.should_stop());
+  }
 
   result<void> begin(std::uint64_t step) {
     const auto per_epoch =

@@ -27,6 +27,9 @@ struct training {
   /// after it. Nothing: `steps_before`.
   std::optional<std::uint64_t> evaluated = {};
   std::function<double(std::uint64_t step)> learning_rate;
+  /// Steps of an update: a run that is stopped ends between two of them, and evaluations inside of
+  /// one are made all the same.
+  std::uint64_t update_steps = 1;
 };
 
 struct evaluation {
@@ -39,8 +42,9 @@ struct evaluation {
 struct training_events {
   std::function<void(std::uint64_t step, const step_outcome&)> on_step;
   std::function<void(const evaluation&)> on_evaluation;
-  /// Asked before each step: true ends the run after the steps in progress. Asked continuously
-  /// during an evaluation, which is abandoned at once. Once true, it stays true.
+  /// Asked before each step that begins an update: true ends the run after the steps in progress.
+  /// Asked continuously during an evaluation between two updates, which is abandoned at once. Once
+  /// true, it stays true.
   std::function<bool()> should_stop;
   /// Called once, before the last evaluation, when no further step follows: after so many steps the
   /// weights are final and may be read. May be left out. Errors end the run.

@@ -118,10 +118,10 @@ result<checkpoint_answer> inspect_checkpoint(const checkpoint_request& request, 
   if (request.as_json) {
     auto listed_files = ordered_json::array();
     for (const auto& each : *files) listed_files.push_back(to_json(each));
-    const ordered_json whole{{"folder", folder->string()},      {"step", manifest->step},
-                             {"written", time_text(written)},   {"age_seconds", now - written},
-                             {"bytes", bytes_of(*manifest)},    {"settings", manifest->settings},
-                             {"files", std::move(listed_files)}};
+    const ordered_json whole{{"folder", folder->string()},    {"step", manifest->step},
+                             {"written", time_text(written)}, {"age_seconds", now - written},
+                             {"bytes", bytes_of(*manifest)},  {"settings", manifest->settings},
+                             {"config", manifest->config},    {"files", std::move(listed_files)}};
     return checkpoint_answer{whole.dump(2) + "\n", ""};
   }
   std::string text = format("%-22s %s\n", "folder", folder->c_str());
@@ -134,6 +134,9 @@ result<checkpoint_answer> inspect_checkpoint(const checkpoint_request& request, 
                    static_cast<unsigned>(scaler->applied));
   for (const auto& [name, value] : manifest->settings)
     text += format("%-22s %s\n", printable(name).c_str(), printable(value).c_str());
+  if (!manifest->config.empty()) text += "\nconfig, where it is not the default:\n";
+  for (const auto& [name, value] : manifest->config)
+    text += format("  %-28s %s\n", printable(name).c_str(), printable(value).c_str());
   for (const auto& each : *files) text += to_text(each);
   return checkpoint_answer{std::move(text), ""};
 }

@@ -195,6 +195,10 @@ result<void> take_left_out(checkpoint_manifest& into, const json& manifest) {
   });
 }
 
+result<void> take_config(checkpoint_manifest& into, const json& manifest) {
+  return manifest.contains("config") ? take(manifest, "", "config", into.config) : result<void>();
+}
+
 result<void> take_slices(checkpoint_manifest& into, const json& manifest) {
   return take(manifest, "", "slices", into.slices).and_then([&]() -> result<void> {
     if (engine::is_plain_name(into.slices)) return {};
@@ -286,6 +290,7 @@ std::string to_text(const checkpoint_manifest& manifest) {
     made["loss_scale"] = {{"scale", scaler->scale}, {"applied", scaler->applied}};
   if (manifest.left_out != checkpoint_manifest::unread_samples())
     made["left_out"] = {{"train", manifest.left_out.train}, {"test", manifest.left_out.test}};
+  if (!manifest.config.empty()) made["config"] = manifest.config;
   made[checksum_name] = checksum_of(made);
   return made.dump(2) + "\n";
 }
@@ -303,6 +308,7 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) {
   if (taken && *format == newest_format) taken = take_slices(out, *parsed);
   if (taken) taken = take_scaler(out, *parsed);
   if (taken) taken = take_left_out(out, *parsed);
+  if (taken) taken = take_config(out, *parsed);
   if (taken) taken = take_files(out, *parsed, *format);
   if (!taken) return tl::unexpected(taken.error());
   return out;

@@ -50,6 +50,8 @@ struct checkpoint_manifest {
   /// the manifest.
   std::string slices = {};
   unread_samples left_out = {};
+  /// All settings of its run that were not the defaults, for who looks at it: a name and a value.
+  std::map<std::string, std::string> config = {};
 
   /// Whether it is of format 1: one file of weights, and one of state beside it.
   [[nodiscard]] bool is_of_two_files() const { return weights.empty(); }

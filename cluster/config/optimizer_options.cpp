@@ -31,7 +31,11 @@ number_field rule_number(const std::string& name, std::optional<double> of_sgd, 
 
 switch_field rule_switch(const std::string& name) {
   return {[name](trainer_config& c, bool value) { c.optimizer.options[name] = value ? 1 : 0; },
-          [](const trainer_config&) { return std::optional<bool>(); }};
+          [name](const trainer_config& c) {
+            const auto found = c.optimizer.options.find(name);
+            return found != c.optimizer.options.end() ? std::optional(found->second != 0)
+                                                      : std::nullopt;
+          }};
 }
 
 text_field rule_words(const std::string& name, std::span<const std::string_view> words) {
@@ -39,7 +43,12 @@ text_field rule_words(const std::string& name, std::span<const std::string_view>
             for (std::size_t i = 0; i < words.size(); ++i)
               if (words[i] == value) c.optimizer.options[name] = static_cast<double>(i);
           },
-          [](const trainer_config&) { return std::string(); },
+          [name, words](const trainer_config& c) {
+            const auto found = c.optimizer.options.find(name);
+            return found != c.optimizer.options.end()
+                       ? std::string(words[static_cast<std::size_t>(found->second)])
+                       : std::string();
+          },
           {words.begin(), words.end()}};
 }
 

@@ -284,6 +284,22 @@ std::string default_text(const option& entry, const trainer_config& config) {
                     entry.field);
 }
 
+std::map<std::string, std::string> changed_values(const std::vector<option>& options,
+                                                  const trainer_config& config,
+                                                  const trainer_config& defaults) {
+  std::map<std::string, std::string> changed;
+  for (const auto& entry : options) {
+    if (entry.repeated) continue;
+    auto value = default_text(entry, config);
+    // Each optimizer has its own default of a rule's option.
+    const bool is_of_rule =
+        entry.table == "optimizer" && config.optimizer.options.contains(entry.key);
+    if (is_of_rule || value != default_text(entry, defaults))
+      changed.emplace(entry.name(), std::move(value));
+  }
+  return changed;
+}
+
 result<void> check_unique(const std::vector<option>& options) {
   std::set<std::string> names;
   std::set<std::string> flags{"--config",  "--set",  "--config-reference", "--help",

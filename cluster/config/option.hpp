@@ -89,6 +89,12 @@ using accepted = tl::expected<T, std::string>;
 /// The default as a user would write it; empty: none.
 [[nodiscard]] std::string default_text(const option& entry, const trainer_config& defaults = {});
 
+/// What a config has in place of its defaults, by option name, as a user would write it
+/// ("optimizer.lr": "0.1"). Repeated tables are left out.
+[[nodiscard]] std::map<std::string, std::string> changed_values(const std::vector<option>& options,
+                                                                const trainer_config& config,
+                                                                const trainer_config& defaults);
+
 /// Whether no two options share a name or a flag, which a program's own may. Errors: bad_config.
 [[nodiscard]] result<void> check_unique(const std::vector<option>& options);
 

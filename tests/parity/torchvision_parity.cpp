@@ -257,6 +257,21 @@ TEST_CASE("weights that torchvision saved as safetensors load, and compute the s
                 fixtures_dir / "stem.safetensors", 1e-5);
 }
 
+TEST_CASE("weights are saved with the names, types and shapes of those that torchvision saved") {
+  const scratch_folder scratch;
+  const auto file = scratch.path() / "stem.safetensors";
+  REQUIRE(save_safetensors(file, collect_weights(stem())));
+  const auto ours = load_fixture(file);
+  const auto theirs = load_fixture(fixtures_dir / "stem_weights.safetensors");
+  REQUIRE(ours.size() == theirs.size());
+  for (const auto& [name, tensor] : theirs) {
+    INFO(name);
+    REQUIRE(ours.contains(name));
+    CHECK(ours.at(name).scalar_type() == tensor.scalar_type());
+    CHECK(ours.at(name).sizes() == tensor.sizes());
+  }
+}
+
 TEST_CASE("everything equals torchvision on this machine to the bit, whole weight files too") {
   const auto python = parity_dir / "../../.venv-peers/bin/python";
   if (!fs::exists(python))

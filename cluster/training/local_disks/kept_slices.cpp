@@ -7,6 +7,7 @@
 
 #include "actors/messages/transfer.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "engine/data/dataset.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -147,7 +148,9 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   auto newest = find_resumed(by.checkpointed);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
-  run.is_complete = (*newest)->manifest.step >= run.steps;
+  const bool evaluates = by.checkpointed.train.eval && run.data->size(engine::split::test) > 0;
+  run.is_complete = (*newest)->manifest.step >= run.steps &&
+                    !lacks_evaluation(by.checkpointed, **newest, run.steps, evaluates);
   if (run.is_complete)
     return check_complete(by.checkpointed.kept, by.checkpointed.train, by.checkpointed.places,
                           run.steps, (*newest)->folder);

@@ -218,24 +218,29 @@ class attempt {
   driver drives_;
 };
 
-/// Where a run goes on that has lost its server: with its last checkpoint, or where that is none of
-/// its own, or cannot be read, where it began. `where`: for a sentence.
+/// Where a run goes on that has lost its server: with the newest checkpoint of its own that can be
+/// read, or where there is none, where it began. Later ones are written again. `where`: for a
+/// sentence.
 server_start go_back(run_parts& parts, std::string& where) {
-  const auto& begin = parts.run.begin;
-  const auto step = parts.checkpoints.last_step(
-      actors::usual_deadlines.checkpoint, [&](const auto& line) { parts.report->print(line); });
-  if (step > begin.steps) {
-    auto opened = parts.checkpoints.of_step(step).and_then([&](const whole_checkpoint& whole) {
+  auto& kept = parts.checkpoints;
+  static_cast<void>(kept.last_step(actors::usual_deadlines.checkpoint,
+                                   [&](const auto& line) { parts.report->print(line); }));
+  for (const auto step : kept.own_steps()) {
+    where = "its checkpoint of step " + std::to_string(step);
+    auto opened = kept.of_step(step).and_then([&](const whole_checkpoint& whole) {
       return check_start(parts.run.layers, read_checkpoint(whole), {});
     });
-    where = "its checkpoint of step " + std::to_string(step);
-    if (opened) return {step, std::move(*opened)};
+    if (opened) {
+      kept.went_back(step);
+      return {step, std::move(*opened)};
+    }
     log::warning("the run cannot go back to " + where + ": " + opened.error().text);
   }
+  const auto& begin = parts.run.begin;
+  kept.went_back(begin.steps);
   where = begin.steps > 0 ? "step " + std::to_string(begin.steps) + ", where it began"
                           : std::string("its beginning");
-  if (!parts.checkpoints.are_kept())
-    where += "; checkpoints ([checkpoint] dir) would have kept what was done";
+  if (!kept.are_kept()) where += "; checkpoints ([checkpoint] dir) would have kept what was done";
   return begin;
 }
 
@@ -265,17 +270,18 @@ result<void> run_to_end(run_parts& parts) {
   return done;
 }
 
-result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
-                   run_control& control) {
+result<void> drive(node_group& group, const program_info& program, const trainer_config& config,
+                   const prepared_server& run, run_control& control) {
   auto ask = group.requester();
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
   auto report = run_reporter::open(config.observe, config.restart, config.json_is_begun, options);
   if (!report) return tl::unexpected(report.error());
+  checkpointed_run checkpointed(config, server_settings_of_steps(run.server), run.of_data);
+  checkpointed.changed = changed_values(option_table(program), config, program.defaults);
   auto checkpoints =
-      checkpoint_keeper::open({config, server_settings_of_steps(run.server), run.of_data},
-                              run.begin.steps, checkpoint_keeper::clock::now());
+      checkpoint_keeper::open(checkpointed, run.begin.steps, checkpoint_keeper::clock::now());
   if (!checkpoints) return tl::unexpected(checkpoints.error());
   checkpoints->warn_of_little_room(engine::bytes_of(engine::collect_weights(run.layers)));
   if (run.begin.steps > 0)
@@ -318,13 +324,15 @@ result<run_end> run_server_trainer(const server_application& program,
   auto names = node_names(config.own.of<server_settings>());
   auto placed = choose_launcher(config, names);  // of this machine: there are no [[node]] tables
   if (!placed) return tl::unexpected(placed.error());
-  return run_nodes({.where = std::move(placed->where),
-                    .listen = std::move(placed->listen),
-                    .names = std::move(names),
-                    .progress = progress_of(config.observe, config.train),
-                    .drive = [&](node_group& group) { return drive(group, config, *run, control); },
-                    .own_messages = program.info.known.own_messages},
-                   config.checkpoint, config.cluster, control);
+  return run_nodes(
+      {.where = std::move(placed->where),
+       .listen = std::move(placed->listen),
+       .names = std::move(names),
+       .progress = progress_of(config.observe, config.train),
+       .drive =
+           [&](node_group& group) { return drive(group, program.info, config, *run, control); },
+       .own_messages = program.info.known.own_messages},
+      config.checkpoint, config.cluster, control);
 }
 
 result<void> run_server_node(const server_application& program, const node_options& options) {

@@ -268,7 +268,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
   const bool wraps = orders->front().slices.size() > 1;
   if (auto met = arrange_doors(doors, group, ask, config, config.link, wraps); !met) return met;
   if (auto room = check_memory(group, ask, planned, *orders); !room) return room;
-  const checkpointed_run checkpointed(config, run.model.options, run.of_data);
+  checkpointed_run checkpointed(config, run.model.options, run.of_data);
+  checkpointed.changed = changed_values(option_table(program.info), config, program.info.defaults);
   const disk_access hosts{group, ask, config.cluster, checkpointed, engine::random_word()};
   auto on_hosts = find_beginning_on_hosts(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});

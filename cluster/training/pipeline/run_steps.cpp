@@ -174,8 +174,9 @@ result<void> train_steps(pipeline_run& parts, actors::pipeline& stages, const st
   run_events during(parts, stages);
   const auto events = during.events();
   const auto& config = parts.config;
-  const auto terms =
-      training_of(config.train, config.data, config.optimizer, run, from, parts.told);
+  auto terms = training_of(config.train, config.data, config.optimizer, run, from, parts.told);
+  // No checkpoint has gradients that are partly accumulated.
+  if (parts.checkpoints.are_kept()) terms.update_steps = config.train.accumulate;
   parts.control.stop.in_steps = true;
   const auto trained =
       run.distant ? actors::train(system, stages,

@@ -151,6 +151,15 @@ result<void> check_complete(const checkpoint_config& kept, const train_config& t
   return {};
 }
 
+bool lacks_evaluation(const checkpointed_run& run, const whole_checkpoint& of, std::uint64_t steps,
+                      bool evaluates) {
+  if (run.kept.resume != "auto" || !evaluates) return false;
+  if (of.manifest.step != steps || of.is_evaluated()) return false;
+  log::info(of.folder.string() + " has all " + std::to_string(steps) +
+            " steps of this run: its last evaluation is left to do");
+  return true;
+}
+
 result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
                                      bool evaluates) {
   auto resumed = find_resumed(run);
@@ -165,15 +174,9 @@ result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t 
                 "checkpoint: the run starts from the beginning");
     return run_beginning{};
   }
-  const auto& [folder, manifest] = **resumed;
-  if (manifest.step < steps) return run_beginning{std::move(*resumed)};
-  const bool is_left = evaluates && manifest.step == steps && !(*resumed)->is_evaluated();
-  if (run.kept.resume == "auto" && is_left) {
-    log::info(folder.string() + " has all " + std::to_string(steps) +
-              " steps of this run: its last evaluation is left to do");
+  if ((*resumed)->manifest.step < steps || lacks_evaluation(run, **resumed, steps, evaluates))
     return run_beginning{std::move(*resumed)};
-  }
-  if (auto fine = check_complete(run.kept, run.train, run.places, steps, folder); !fine)
+  if (auto fine = check_complete(run.kept, run.train, run.places, steps, (*resumed)->folder); !fine)
     return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
 }

@@ -27,6 +27,8 @@ struct checkpointed_run {
   /// therefore not change them: the order of samples, random draws, and the model with its options.
   std::map<std::string, std::string> settings;
   data_record of_data;
+  /// Of all its settings those that are no defaults, as its checkpoints tell them.
+  std::map<std::string, std::string> changed = {};
 
   /// `model_options`: a name with a table before it ("server.workers") belongs to that table.
   checkpointed_run(const trainer_config& config, const std::map<std::string, double>& model_options,
@@ -63,11 +65,15 @@ struct run_beginning {
                                           const setting_places& places, std::uint64_t steps,
                                           const std::filesystem::path& folder);
 
+/// Whether a run of so many steps that evaluates has its last evaluation left to do: its checkpoint
+/// `of` has all steps, but that evaluation was not reported. Only with --resume auto. Logs that.
+[[nodiscard]] bool lacks_evaluation(const checkpointed_run& run, const whole_checkpoint& of,
+                                    std::uint64_t steps, bool evaluates);
+
 /// Finds the checkpoint that a run of so many steps resumes from, and logs it if there is none. A
-/// checkpoint that has all steps is resumed with --resume auto, if the run evaluates (`evaluates`)
-/// and its last evaluation was not reported. If the newest manifest cannot be read and the hosts
-/// may have a copy, find_beginning_on_hosts looks for it. Errors: those of find_resumed and
-/// check_complete; see docs/checkpoints.md.
+/// checkpoint that has all steps is resumed if the run lacks_evaluation. If the newest manifest
+/// cannot be read and the hosts may have a copy, find_beginning_on_hosts looks for it. Errors:
+/// those of find_resumed and check_complete; see docs/checkpoints.md.
 [[nodiscard]] result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
                                                    bool evaluates);
 

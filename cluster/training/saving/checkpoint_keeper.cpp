@@ -169,6 +169,7 @@ checkpoint_keeper::checkpoint_keeper(const checkpointed_run& run, std::uint64_t 
       train_(&run.train),
       places_(&run.places),
       settings_(run.settings),
+      config_(run.changed),
       folder_(run.kept.dir),
       period_(period_of(run.kept).value_or(checkpoint_period())),
       record_(static_cast<std::uint32_t>(run.train.accumulate), steps),
@@ -318,7 +319,8 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
       .settings = settings_,
       .files = {},
       .weights = parts.weights,
-      .slices = parts.disks != nullptr ? folder_.slices_of(*files) : ""};
+      .slices = parts.disks != nullptr ? folder_.slices_of(*files) : "",
+      .config = config_};
   actors::promise<void> told;
   auto finish = [of =
                      unfinished{folder_,
@@ -341,12 +343,6 @@ result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint
   if (!are_kept()) return {};
   static_cast<void>(wait(print));
   if (steps == record_.last_step()) return {};
-  if (steps % train_->accumulate != 0) {
-    print("no checkpoint of step " + std::to_string(steps) +
-          ", in the middle of an update (--accumulate); the last one is of step " +
-          std::to_string(record_.last_step()));
-    return {};
-  }
   write(steps, false, parts, print);
   const auto done = wait(print);
   if (!done && done.error().code != errc::io_failed) return done;

@@ -107,8 +107,8 @@ class checkpoint_keeper {
   }
 
   /// Writes a checkpoint at the end of a run, or where it was interrupted, and waits for it. If it
-  /// cannot be written, that is printed and is no error. Errors: those of the stages, as
-  /// peer_lost.
+  /// cannot be written, that is printed and is no error. `steps`: of whole updates. Errors: those
+  /// of the stages, as peer_lost.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                         const printer& print);
 
@@ -134,6 +134,7 @@ class checkpoint_keeper {
   const train_config* train_;
   const setting_places* places_;
   std::map<std::string, std::string> settings_;
+  std::map<std::string, std::string> config_;
   checkpoint_folder folder_;
   descriptor taken_;  // nobody else writes there
   checkpoint_period period_;

@@ -167,6 +167,9 @@ TEST_CASE(
   const auto described =
       json::parse(troupe_checkpoint({"inspect", checkpoints + "/step-000002", "--json"}).out);
   CHECK(described.at("step") == 2);
+  CHECK(described.at("config").at("optimizer.lr") == "0.01");
+  CHECK(described.at("config").at("train.steps") == "4");
+  CHECK_FALSE(described.at("config").contains("pipeline.replicas"));
   const auto weights = engine::load_safetensors(saved);
   REQUIRE(weights);
   check_described(described, *weights);
@@ -352,6 +355,24 @@ TEST_CASE("An export replaces a regular file, and nothing else", "[untimed]") {
   REQUIRE(engine::save_safetensors(
       folder / "expected", std::vector{first_slice(1).weights[0], second_slice().weights[0]}));
   CHECK(bytes_of(folder / "file") == bytes_of(folder / "expected"));
+}
+
+TEST_CASE("PyTorch loads an export strictly", "[untimed]") {
+  if (!fs::exists(TROUPE_PEERS))
+    SKIP("the Python peers are not installed (./dev bench resnet --peers installs them)");
+  const scratch_folder folder;
+  const std::string kept = folder / "kept", exported = folder / "exported";
+  REQUIRE(run_program(large_two_stages({"--checkpoint-dir", kept}, 2)).code == 0);
+  REQUIRE(troupe_checkpoint({"export", kept, exported}).code == 0);
+  const auto loaded =
+      run_other(TROUPE_PEERS, {"-c",
+                               "import sys, safetensors.torch, torchvision\n"
+                               "weights = safetensors.torch.load_file(sys.argv[1])\n"
+                               "model = torchvision.models.resnet18(num_classes=10)\n"
+                               "print(model.load_state_dict(weights, strict=True))\n",
+                               exported});
+  CHECK(loaded.code == 0);
+  CHECK_THAT(loaded.out, ContainsSubstring("All keys matched successfully"));
 }
 
 TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices",

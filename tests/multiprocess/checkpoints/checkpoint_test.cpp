@@ -12,11 +12,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "messages/descriptor.hpp"
+#include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 
@@ -26,6 +29,17 @@ namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using namespace troupe::tests;
+
+/// The loss scale of each step that a run's JSON lines tell.
+std::map<int, double> scales_in(const fs::path& json) {
+  std::map<int, double> scales;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);) {
+    const auto told = nlohmann::json::parse(line);
+    scales[told.at("step").get<int>()] = told.at("loss_scale").get<double>();
+  }
+  return scales;
+}
 
 }  // namespace
 
@@ -101,6 +115,33 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
 }
 
+TEST_CASE("A run that is interrupted inside of an update ends that first, and keeps it") {
+  // The update of steps 1 to 6, with two evaluations inside of it.
+  auto run = two_stages({"--eval-every", "2"}, 12, 6);
+  std::ranges::replace(run, "--no-eval", "--eval");
+  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto whole = evaluations_in(calm.steps());
+  REQUIRE(whole.size() == 6);
+  for (const std::string line : {"step 2/", "step 3/"}) {
+    INFO(line);
+    const scratch_folder folder;
+    const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--resume", "auto",
+                                "--save", folder / "weights"});
+    const auto interrupted =
+        run_program(with(job, {"--json", folder / "first"}),
+                    at_line(line, [](pid_t program) { ::kill(program, SIGTERM); }));
+    CHECK(interrupted.code == 143);
+    CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-000006"});
+    const auto resumed = run_program(with(job, {"--json", folder / "second"}));
+    REQUIRE(resumed.code == 0);
+    check_same_weights(calm.weights(), folder / "weights");
+    auto told = evaluations_in(folder / "first");
+    told.merge(evaluations_in(folder / "second"));
+    CHECK(told == whole);
+  }
+}
+
 TEST_CASE("A run that is killed before a step was reported goes on from no checkpoint of it") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
@@ -146,13 +187,19 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
   const auto train = [&](const words& more, auto... watch) {
     return run_other(TROUPE_TRANSFORMER, with(run, more), watch...);
   };
-  const auto whole = train({"--save", folder / "whole"});
+  const auto whole = train({"--save", folder / "whole", "--json", folder / "whole.json"});
   REQUIRE(whole.code == 0);
   const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "5"};
   CHECK(train(kept, at_checkpoint("step-000005", SIGKILL)).signal == SIGKILL);
-  const auto resumed = train(with(kept, {"--resume", "latest", "--save", folder / "resumed"}));
+  const auto resumed = train(with(kept, {"--resume", "latest", "--save", folder / "resumed",
+                                         "--json", folder / "resumed.json"}));
   REQUIRE(resumed.code == 0);
   check_same_weights(folder / "whole", folder / "resumed");
+  // It grows after steps 3 and 6, and changes no bit in f32.
+  auto scales = scales_in(folder / "whole.json");
+  CHECK(scales.at(8) == 4 * scales.at(1));
+  std::erase_if(scales, [](const auto& each) { return each.first <= 5; });
+  CHECK(scales_in(folder / "resumed.json") == scales);
 }
 
 TEST_CASE("Old checkpoints go, and what was half written", "[untimed]") {
@@ -260,6 +307,37 @@ TEST_CASE("A run whose data have changed since its checkpoint is refused, wherev
     write("Prologue. ");
     CHECK(train(goes_on).code == 0);
   }
+}
+
+TEST_CASE("A sample that cannot be read is left out again when a run goes on, or told",
+          "[untimed]") {
+  const scratch_folder folder;
+  for (const std::string name : {"a", "b"}) {
+    const auto images = folder / "images" / "train" / name;
+    fs::create_directories(images);
+    for (int i = 0; i < 12; ++i) write_text(images / (std::to_string(i) + ".png"), grey_png());
+  }
+  const auto broken = folder / "images" / "train" / "a" / "3.png";
+  write_text(broken, "no image");
+  auto run = two_stages({"--image-size", "48"}, 8, 1);
+  std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
+                       "folder:" + (folder / "images").string());
+  REQUIRE(run_program(with(run, {"--save", folder / "whole"})).code == 0);
+  const auto job = with(run, {"--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", "4",
+                              "--save", folder / "resumed"});
+  // All samples have been read by then.
+  REQUIRE(run_program(job, at_checkpoint("step-000004", SIGKILL)).signal == SIGKILL);
+  const std::string told = "1 sample could not be read before ";
+  const auto resumed = run_program(with(job, {"--resume", "latest"}));
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, !ContainsSubstring(told));
+  check_same_weights(folder / "whole", folder / "resumed");
+  write_text(broken, grey_png());
+  const auto again = run_program(with(job, {"--resume", "4"}));
+  REQUIRE(again.code == 0);
+  CHECK_THAT(again.err, ContainsSubstring("warning: " + told) &&
+                            ContainsSubstring("step-000004 was written, and can be read now: " +
+                                              broken.string()));
 }
 
 TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {

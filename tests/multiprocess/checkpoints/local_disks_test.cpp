@@ -2,6 +2,7 @@
 // lost, and what is refused. Two agents of this machine are the hosts, each with a folder of its
 // own.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
@@ -243,6 +244,21 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   const auto complete = run_program(all.run({"--resume", "auto"}));
   CHECK(complete.code == 0);
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
+}
+
+TEST_CASE("A trainer that has lost its folder behind the last step evaluates once more",
+          "[untimed]") {
+  const disks all;
+  auto job = all.run({"--resume", "auto"}, 4);
+  std::ranges::replace(job, "--no-eval", "--eval");
+  REQUIRE(run_program(job).code == 0);
+  // The note that the last evaluation was told is lost too.
+  fs::remove_all(all.checkpoints());
+  const auto again = run_program(job);
+  CHECK(again.code == 0);
+  CHECK_THAT(again.err, ContainsSubstring("its last evaluation is left to do") &&
+                            ContainsSubstring("evaluation after step 4: "));
+  CHECK_THAT(run_program(job).err, ContainsSubstring("nothing is left to do"));
 }
 
 TEST_CASE("A trainer whose folder has older checkpoints than the hosts goes on from the hosts'",

@@ -1,7 +1,9 @@
 // A run that a scheduler preempts and starts again, and a disk that takes no checkpoint.
 
 #include <ATen/ops/equal.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -12,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "messages/descriptor.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/small_disk.hpp"
@@ -195,6 +198,10 @@ TEST_CASE("A folder that takes no checkpoint is refused before the first step", 
     CHECK_THAT(outcome.last_line(), ContainsSubstring(why));
     CHECK_THAT(outcome.err, !ContainsSubstring("step 1/"));
   };
+  fs::create_directory(folder / "taken");
+  const descriptor taken(::open((folder / "taken").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  REQUIRE(::flock(taken.get(), LOCK_EX) == 0);  // as a run that writes there
+  refused(folder / "taken", "is where another run writes its checkpoints just now");
   const small_disk full(folder / "full", "size=4k");
   if (!full.made()) SKIP("no file system can be mounted: " << full.reason());
   refused(folder / "full", "No space left on device");

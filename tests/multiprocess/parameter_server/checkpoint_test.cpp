@@ -2,6 +2,7 @@
 // another number of shards; `troupe checkpoint` works on what it wrote, and what does not fit is
 // refused.
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <signal.h>
 
@@ -18,6 +19,7 @@
 #include "tests/multiprocess/parameter_server/server_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
+#include "tests/small_disk.hpp"
 
 namespace {
 
@@ -162,6 +164,51 @@ TEST_CASE("A torn checkpoint, or one of other settings, is refused by a paramete
   refused({"--resume", "4"}, {state.string(), "tensor \"optimizer."});
   fs::resize_file(fs::path(kept) / "step-000006" / "weights.server.safetensors", 1000);
   refused({"--resume", "latest"}, {"weights.server.safetensors has 1000 bytes", "--resume 2"});
+}
+
+TEST_CASE("A parameter server whose data have changed since its checkpoint is refused",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto file = folder / "data.safetensors";
+  const auto write = [&](double of_first) {
+    const auto images = at::arange(16 * 3 * 32 * 32, at::kFloat).remainder(7).view({16, 3, 32, 32});
+    images[0].fill_(of_first);
+    REQUIRE(engine::save_safetensors(
+        file, {{"images", images}, {"labels", at::arange(16, at::kLong).remainder(10)}}));
+  };
+  const auto train = [&](int steps) {
+    auto run = residual_run(steps);
+    std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
+                         "safetensors:" + file.string());
+    return run_program(with(run, {"--checkpoint-dir", folder / "kept", "--resume", "auto"}));
+  };
+  write(1);
+  REQUIRE(train(2).code == 0);
+  write(2);
+  const auto changed = train(4);
+  CHECK(changed.code == 2);
+  CHECK_THAT(changed.last_line(), ContainsSubstring("has as many samples, but not the same") &&
+                                      ContainsSubstring("--init FILE"));
+  write(1);
+  CHECK(train(4).code == 0);
+}
+
+TEST_CASE("A disk with no room for a parameter server's checkpoints is a warning, no end",
+          "[untimed]") {
+  const scratch_folder folder;
+  // Enough to begin with, and less than the tables.
+  const small_disk disk(folder / "disk", "size=128k");
+  if (!disk.made()) SKIP("no file system can be mounted: " << disk.reason());
+  const std::string where = folder / "disk";
+  const auto outcome =
+      run_program(with(wide_run(20), {"--checkpoint-dir", where, "--checkpoint-every", "10"}));
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("and the weights alone of one checkpoint need "));
+  for (const auto* step : {"10", "20"})
+    CHECK_THAT(outcome.err,
+               ContainsSubstring(std::string("warning: no checkpoint of step ") + step + ": "));
+  CHECK_THAT(outcome.err, ContainsSubstring("No space left on device; training goes on"));
+  CHECK(names_in(where).empty());
 }
 
 TEST_CASE("A parameter server begins from a file of weights", "[untimed]") {

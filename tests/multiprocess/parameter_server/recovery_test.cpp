@@ -6,10 +6,13 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tests/multiprocess/parameter_server/server_run.hpp"
@@ -66,6 +69,54 @@ TEST_CASE("A synchronous run that loses shards and the coordinator goes on to th
                                             "processes replace shard-0, and the run goes on from "
                                             "its checkpoint of step "));
   CHECK(count_of(outcome.err, "the run goes on from its checkpoint of step ") >= 2);
+}
+
+TEST_CASE("Where the last checkpoint is damaged, a lost shard goes on from the one before it",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto run = wide_run(400);
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const std::filesystem::path kept = folder / "kept";
+  // It is called by the saboteur's thread, which makes no assertions.
+  bool is_damaged = false;
+  const auto damage = [&] {
+    std::error_code absent;
+    const auto last = kept / "step-000200";
+    is_damaged = wait_until_there(last);
+    std::filesystem::resize_file(last / "weights.server.safetensors", 1000, absent);
+    is_damaged = is_damaged && !absent;
+  };
+  const auto outcome = run_with(keeping(run, folder, "100"), folder,
+                                {{210, {.stage = "shard-1", .before = damage}}});
+  CHECK(is_damaged);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("the run cannot go back to its checkpoint of step 200: ") &&
+                 ContainsSubstring("the run goes on from its checkpoint of step 100\n"));
+  check_same_weights(calm.weights(), folder / "weights");
+  check_steps(folder, 400);
+  // Which is written once more.
+  CHECK(names_in(kept) == std::set<std::string>{"step-000200", "step-000300", "step-000400"});
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", kept.string()}).code == 0);
+}
+
+TEST_CASE("A server whose trainer is killed is started again, and ends with the same bits",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto run = wide_run(400);
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const auto kill_trainer = [](pid_t watcher) {
+    const auto children = children_of(watcher);
+    REQUIRE(children.size() == 1);
+    ::kill(children.front(), SIGKILL);
+  };
+  const auto outcome =
+      run_program(with(keeping(run, folder, "100"),
+                       {"--resume", "auto", "--max-restarts", "1", "--save", folder / "weights"}),
+                  at_line("step-000100 in ", kill_trainer));
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("(restart 1 of 1)") &&
+                              ContainsSubstring("the run goes on from the checkpoint of step "));
+  check_same_weights(calm.weights(), folder / "weights");
 }
 
 TEST_CASE("Running statistics and Adam's state go on where a lost shard left them", "[untimed]") {

@@ -34,13 +34,17 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
                 {"weights.stage-1.safetensors", {contents::weights, {9, "ac", {{"b", "04"}}}}},
                 {"state.stage-0.safetensors", {contents::state, {7, "cd", {{"s", "03"}}}}}},
       .weights = {"c", "b", "a \"b\""},
-      .scaler = checkpoint_manifest::loss_scale{0x1p-17 / 3, 12}};
+      .scaler = checkpoint_manifest::loss_scale{0x1p-17 / 3, 12},
+      .config = {{"optimizer.lr", "0.01"}, {"pipeline.cut", "relu, fc"}}};
   CHECK_FALSE(manifest.is_of_two_files());
   CHECK(parse_manifest(to_text(manifest)).value() == manifest);
   auto more = nlohmann::json::parse(to_text(manifest));
   more["added_later"] = {1, 2};
   more["files"]["state.stage-0.safetensors"]["added_later"] = "x";
   CHECK(parse_manifest(tests::sealed(more)).value() == manifest);
+  more["config"]["optimizer.lr"] = 0.01;
+  CHECK(error_of(parse_manifest(tests::sealed(more))).text ==
+        "is no manifest: it says of \"config\" what is not a table of texts");
 }
 
 TEST_CASE("a manifest names the samples that could not be read, where there are any") {

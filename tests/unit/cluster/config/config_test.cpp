@@ -1,6 +1,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -41,6 +42,28 @@ TEST_CASE("every default is a value that its own option accepts") {
     INFO(entry.name() << " = " << usual);
     CHECK(parse_value(entry, usual));
   }
+}
+
+TEST_CASE("what a config has in place of its defaults is told by name, but for repeated tables") {
+  const auto table = option_table({});
+  trainer_config config;
+  CHECK(changed_values(table, config, {}).empty());
+  config.train.seed = 7;
+  config.data.shuffle = false;
+  config.checkpoint.every = "5m";
+  config.model.init_skip = {"fc.*", "bn1.*"};
+  config.optimizer.options = {{"lr", 0.008}, {"nesterov", 1}};
+  config.cluster.nodes.emplace_back().name = "alpha";
+  CHECK(changed_values(table, config, {}) ==
+        std::map<std::string, std::string>{{"train.seed", "7"},
+                                           {"data.shuffle", "false"},
+                                           {"checkpoint.every", "5m"},
+                                           {"model.init_skip", "fc.*, bn1.*"},
+                                           {"optimizer.lr", "0.008"},
+                                           {"optimizer.nesterov", "true"}});
+  // A program may have other defaults.
+  config.optimizer.options.clear();
+  CHECK(changed_values(table, config, config).empty());
 }
 
 TEST_CASE("a near miss is found by edits, swaps and beginnings") {
