@@ -153,6 +153,23 @@ TEST_CASE("A run does not miss its zygotes", "[untimed]") {
   CHECK_THAT(outcome.err, ContainsSubstring("; it is replaced"));
 }
 
+TEST_CASE("An agent that takes long to start a process listens meanwhile, and is not lost",
+          "[untimed]") {
+  const auto outcome = run_on_agents(
+      [](const std::vector<pid_t>& agents) {
+        const auto zygote = zygote_of(agents.back());
+        CHECK((zygote != 0) == has_zygotes);
+        if (zygote != 0) kill(zygote, SIGSTOP);  // a copy of it is waited for, longer than silence
+        kill(children_of(agents.back()).front(), SIGKILL);
+      },
+      "silence = 2\n");
+  CHECK_THAT(outcome.err, ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
+                              ContainsSubstring("; it is replaced") &&
+                              ContainsSubstring(".2 on node") &&
+                              !ContainsSubstring("takes the place of") &&
+                              !ContainsSubstring("its agent has been silent"));
+}
+
 TEST_CASE("The stages of an agent that is lost go on together on another node", "[untimed]") {
   const auto outcome =
       run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGKILL); });
