@@ -158,7 +158,6 @@ class process_group::watcher {
   void run() {
     while (true) {
       serve_requests();
-      send_signals();
       const std::optional<clock::time_point> kill_at = deadline();
       if (kill_at) end_members(*kill_at);
       if (is_closing() && children_.empty()) return;
@@ -176,22 +175,17 @@ class process_group::watcher {
     return kill_at_;
   }
 
+  // Both under one lock: a signal also reaches what was asked for before it.
   void serve_requests() {
     std::vector<request> asked;
+    std::vector<signal_request> signals;
     {
       const std::lock_guard lock(mutex_);
       asked.swap(requests_);
+      signals.swap(signals_);
     }
     for (const request& wanted : asked) wanted.told(launch(wanted.spec));
-  }
-
-  void send_signals() {
-    std::vector<signal_request> asked;
-    {
-      const std::lock_guard lock(mutex_);
-      asked.swap(signals_);
-    }
-    for (auto& [number, name, sent] : asked) {
+    for (auto& [number, name, sent] : signals) {
       for (const member& child : children_)
         if (!name || *name == child.process.name()) child.process.signal_group(number);
       if (sent) sent->set_value();

@@ -309,6 +309,18 @@ TEST_CASE_METHOD(watched_group, "a child is begun while its group's owner does s
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
+TEST_CASE_METHOD(watched_group, "a child that is killed as soon as it was begun is killed") {
+  for (int i = 0; i < 50; ++i) {
+    group.begin(shell("stage-1", "exec sleep 1000"), [](const result<void>&) {});
+    group.kill("stage-1");
+  }
+  for (const auto end = steady_clock::now() + bound; reports.all().size() < 50;) {
+    REQUIRE(steady_clock::now() < end);
+    std::this_thread::yield();
+  }
+  CHECK(group.running() == 0);
+}
+
 TEST_CASE("a group's end kills and reaps its children and reports them") {
   recorder reports;
   {
