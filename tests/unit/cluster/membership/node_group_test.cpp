@@ -193,7 +193,8 @@ TEST_CASE("no node gets a place before all nodes that are replaced with it have 
   const auto group = node_group::start(nodes, {"stage-0", "stage-1"}, "");
   REQUIRE(group);
   const std::vector<std::size_t> both{0, 1};
-  for (const auto place : both) (*group)->lose(place, {errc::peer_lost, "it is of no use any more"});
+  for (const auto place : both)
+    (*group)->lose(place, {errc::peer_lost, "it is of no use any more"});
   check_refused((*group)->replace(both), errc::io_failed, "stage-1 was killed, and has not ended");
   CHECK(started.empty());
   CHECK((*group)->lost({}) == both);
