@@ -61,15 +61,23 @@ class process_group::watcher {
     thread_.join();
   }
 
-  result<void> start(const child_spec& spec) {
-    request wanted{&spec, {}};
-    std::future<result<void>> done = wanted.done.get_future();
-    {
-      const std::lock_guard lock(mutex_);
-      requests_.push_back(std::move(wanted));
+  void begin(child_spec spec, std::function<void(result<void>)> told) {
+    std::unique_lock lock(mutex_);
+    if (kill_at_) {
+      lock.unlock();
+      return told(fail(errc::cancelled, spec.name + " was not started: its group is stopping"));
     }
+    requests_.push_back({std::move(spec), std::move(told)});
+    lock.unlock();
     wake();
-    return done.get();
+  }
+
+  result<void> start(const child_spec& spec) {
+    // Shared with the other thread, which may still be about to leave it.
+    const auto promised = std::make_shared<std::promise<result<void>>>();
+    auto told = promised->get_future();
+    begin(spec, [promised](result<void> how) { promised->set_value(std::move(how)); });
+    return told.get();
   }
 
   // To every child and its process group.
@@ -119,8 +127,8 @@ class process_group::watcher {
 
  private:
   struct request {
-    const child_spec* spec;  // the asker waits, so it lives
-    std::promise<result<void>> done;
+    child_spec spec;
+    std::function<void(result<void>)> told;
   };
 
   struct signal_request {
@@ -150,7 +158,6 @@ class process_group::watcher {
   void run() {
     while (true) {
       serve_requests();
-      send_signals();
       const std::optional<clock::time_point> kill_at = deadline();
       if (kill_at) end_members(*kill_at);
       if (is_closing() && children_.empty()) return;
@@ -168,31 +175,17 @@ class process_group::watcher {
     return kill_at_;
   }
 
+  // Both under one lock: a signal also reaches what was asked for before it.
   void serve_requests() {
     std::vector<request> asked;
-    bool stopping = false;
+    std::vector<signal_request> signals;
     {
       const std::lock_guard lock(mutex_);
       asked.swap(requests_);
-      stopping = kill_at_.has_value();
+      signals.swap(signals_);
     }
-    for (request& wanted : asked) {
-      if (stopping) {
-        wanted.done.set_value(
-            fail(errc::cancelled, wanted.spec->name + " was not started: its group is stopping"));
-      } else {
-        wanted.done.set_value(launch(*wanted.spec));
-      }
-    }
-  }
-
-  void send_signals() {
-    std::vector<signal_request> asked;
-    {
-      const std::lock_guard lock(mutex_);
-      asked.swap(signals_);
-    }
-    for (auto& [number, name, sent] : asked) {
+    for (const request& wanted : asked) wanted.told(launch(wanted.spec));
+    for (auto& [number, name, sent] : signals) {
       for (const member& child : children_)
         if (!name || *name == child.process.name()) child.process.signal_group(number);
       if (sent) sent->set_value();
@@ -330,6 +323,9 @@ process_group::~process_group() = default;
 
 result<void> process_group::start(const child_spec& spec) {
   return impl_->start(spec);
+}
+void process_group::begin(child_spec spec, std::function<void(result<void>)> told) {
+  impl_->begin(std::move(spec), std::move(told));
 }
 void process_group::suspend() {
   impl_->signal_all(SIGSTOP);

@@ -44,6 +44,10 @@ class process_group {
   /// Starts a child and waits until its program runs. Errors: io_failed naming child and program;
   /// cancelled once the group has been told to stop.
   [[nodiscard]] result<void> start(const child_spec& spec);
+  /// The same without waiting: `told` is called with the outcome, on the group's own thread before
+  /// anything else is told of that child; on this one if the group has been told to stop. What is
+  /// asked for later, as `kill`, is done to it too.
+  void begin(child_spec spec, std::function<void(result<void>)> told);
 
   /// Stops every child (SIGSTOP) with its process group, as when our own job is stopped, and lets
   /// them go on (SIGCONT). They have been told when this returns.

@@ -215,18 +215,28 @@ std::vector<std::string> node_group::hosts_of_places() const {
   return hosts;
 }
 
-result<void> node_group::put_another(std::size_t place) {
-  const auto old = names_.at(place);
-  const auto host = launcher_->host_of(old);
-  const auto end = end_of({old});
+/// Makes certain that the lost node in this place has ended. It counts as lost until another one
+/// has the place.
+result<void> node_group::vacate(std::size_t place) {
+  const auto& name = names_.at(place);
+  if (vacated_.contains(name)) return {};  // before something else has failed
+  vacated left{launcher_->host_of(name),
+               end_of({name}).value_or(error{errc::peer_lost, name + " is lost"})};
   {
     const std::scoped_lock lock(mutex_);
     hung_.reset();
+    lost_.emplace(name, left.how);
   }
-  // It counts as lost until it is known to have ended.
-  if (auto ended = launcher_->give_up(old); !ended) return ended;
-  // Only now: where its host is given up with it, the understudies there are lost, too.
-  const auto understudy = understudies_.take(host);
+  if (auto ended = launcher_->give_up(name); !ended) return ended;
+  vacated_.emplace(name, std::move(left));
+  return {};
+}
+
+/// In a place that was vacated.
+result<void> node_group::put_another(std::size_t place) {
+  const auto old = names_.at(place);
+  const auto left = std::move(vacated_.extract(old).mapped());
+  const auto understudy = understudies_.take(left.host);
   const auto by =
       understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
   {
@@ -236,11 +246,11 @@ result<void> node_group::put_another(std::size_t place) {
   }
   if (!understudy) {
     ++starts_.at(place);
-    if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
-      return not_started(by, end ? end->text : old + " is lost", begun.error());
+    if (auto begun = launcher_->start_on(left.host, by, node_->address()); !begun)
+      return not_started(by, left.how.text, begun.error());
   }
   const auto there = launcher_->host_of(by);
-  if (there != host)
+  if (there != left.host)
     log::warning(by + " takes the place of " + old + " on node " + there);
   else if (understudy)
     log::info(by + " takes the place of " + old);
@@ -267,10 +277,15 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
     // Also where one is only late: another may not be.
     return fail(errc::peer_lost, why.text);
   };
+  // All of them first: with the host of one an understudy may be lost that another would get, and
+  // where one has not ended nothing has begun that would have to be undone.
+  for (const auto place : places)
+    if (auto left = vacate(place); !left) return left;
   for (const auto place : places) {
     if (auto put = put_another(place); !put) {
       const bool is_lost = put.error().code == errc::peer_lost && loss_of({names_[place]});
-      return is_lost ? lose_all(put.error()) : put;
+      auto all_lost = lose_all(put.error());
+      return is_lost ? all_lost : put;
     }
     fresh.push_back(names_[place]);
   }

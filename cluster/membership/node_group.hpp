@@ -94,8 +94,9 @@ class node_group {
   [[nodiscard]] std::vector<std::string> hosts_of_places() const;
 
   /// Puts other nodes in the places of lost ones: understudies, and where there are none new ones,
-  /// whose names tell how many there were: "stage-1.2". Waits until all have joined. Where one
-  /// cannot be started, does not join in time, or is lost at once, all of them count as lost.
+  /// whose names tell how many there were: "stage-1.2". None is put anywhere before all lost ones
+  /// are known to have ended. Waits until all have joined. Where one cannot be started, does not
+  /// join in time, or is lost at once, all of them count as lost.
   /// Errors: those of node_launcher; peer_lost; cancelled where the user wants no run any more.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
 
@@ -129,6 +130,7 @@ class node_group {
   [[nodiscard]] result<void> admit(const actors::greeting& who) const;
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
+  [[nodiscard]] result<void> vacate(std::size_t place);
   [[nodiscard]] result<void> put_another(std::size_t place);
   /// Why `name` was not started in the place of one of which `before` is said.
   [[nodiscard]] tl::unexpected<error> not_started(const std::string& name,
@@ -152,6 +154,12 @@ class node_group {
   void end_node(std::unique_lock<std::mutex> lock, const std::string& name, const error& why,
                 bool warns);
 
+  /// What is known of a lost node that has ended.
+  struct vacated {
+    std::string host;  ///< Where it ran.
+    error how;         ///< How it ended by itself, or else that it is lost.
+  };
+
   actors::message_registry types_;
   actors::system_config config_;
   caf::actor_system system_;
@@ -169,9 +177,10 @@ class node_group {
       hung_;                    // the first that was, or was out of sight; guarded
   suspicions_core suspicions_;  // guarded
   std::unique_ptr<actors::node> node_;
-  std::vector<std::string> first_names_;  // by place
-  std::vector<std::string> names_;        // by place; changed under the lock
-  std::vector<std::size_t> starts_;       // of each place
+  std::vector<std::string> first_names_;    // by place
+  std::vector<std::string> names_;          // by place; changed under the lock
+  std::map<std::string, vacated> vacated_;  // whose places no other one has yet
+  std::vector<std::size_t> starts_;         // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
   int invited_ = -1;
   caf::strong_actor_ptr outliving_host_;  // guarded

@@ -1,5 +1,7 @@
 #include "engine/base/processor.hpp"
 
+#include <ATen/Version.h>
+
 #include <fstream>
 
 #include "messages/base/simd.hpp"
@@ -33,7 +35,8 @@ std::string processor_model() {
 
 std::string processor_of_arithmetic() {
   const auto model = processor_model();
-  return (model.empty() ? "a CPU" : model) + " with " + name_of(best_simd());
+  return (model.empty() ? "a CPU" : model) + " with " + name_of(best_simd()) +
+         " (LibTorch: " + at::get_cpu_capability() + ")";
 }
 
 }  // namespace troupe::engine

@@ -41,7 +41,11 @@ struct written {
   output_stream stream;
   std::string text;
 };
-using process_news = std::variant<written, child_exit>;
+struct start_outcome {
+  std::string name;
+  result<void> how;
+};
+using process_news = std::variant<written, child_exit, start_outcome>;
 
 /// What the processes' own thread hands to the agent's. Bounded: a process that writes faster than
 /// the launcher reads has to wait, but not while the agent waits for that thread.
@@ -57,10 +61,11 @@ class news_queue {
     }
     wake();
   }
-  void push_end(const child_exit& how) {
+  /// An end or the outcome of a start, which no process can have too many of.
+  void push(process_news what) {
     {
       const std::lock_guard lock(mutex_);
-      news_.emplace_back(how);
+      news_.push_back(std::move(what));
     }
     wake();
   }
@@ -204,6 +209,9 @@ class agent {
   agent_core::effects heard(const process_news& news) {
     if (const auto* line = std::get_if<written>(&news))
       return core_.wrote(line->name, line->stream, line->text);
+    if (const auto* begun = std::get_if<start_outcome>(&news))
+      return begun->how ? core_.started(begun->name)
+                        : core_.refused(begun->name, begun->how.error().text);
     return core_.ended(std::get<child_exit>(news));
   }
 
@@ -230,8 +238,10 @@ class agent {
     }
   }
 
+  /// On the processes' thread, which may take seconds: orders are read meanwhile. The secret's pipe
+  /// is open until then.
   agent_core::effects start(const orders::start& order) {
-    const auto secret =
+    auto secret =
         from_digits(order.secret).and_then([](const auto& read) { return secret_pipe(read); });
     if (!secret) return core_.refused(order.name, secret.error().text);
     child_spec child{.name = order.name,
@@ -240,10 +250,12 @@ class agent {
                      .handed_over = secret->get(),
                      .working_folder = order.working_folder};
     child.environment[started_by] = std::to_string(::getpid());
-    result<void> started;
-    while_open([&] { started = group_.start(child); });
-    if (!started) return core_.refused(order.name, started.error().text);
-    return core_.started(order.name);
+    group_.begin(std::move(child),
+                 [news = news_, name = order.name,
+                  held = std::make_shared<descriptor>(std::move(*secret))](result<void> how) {
+                   news->push(start_outcome{name, std::move(how)});
+                 });
+    return {};
   }
 
   /// For what waits for the processes' thread.
@@ -322,7 +334,7 @@ int run_agent(std::string_view way) {
   if (!build) return refuse(build.error().text);
   const auto news = std::make_shared<news_queue>(wake.get());
   auto group = process_group::create(
-      {.on_exit = [news](const child_exit& how) { news->push_end(how); },
+      {.on_exit = [news](const child_exit& how) { news->push(how); },
        .on_line =
            [news](std::string_view name, output_stream stream, std::string_view line) {
              news->push_line({std::string(name), stream, std::string(line)});

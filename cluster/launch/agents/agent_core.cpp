@@ -40,11 +40,12 @@ agent_core::effects agent_core::obey(const agent_order& order) {
     begun_ = true;
     silence_ = milliseconds(first->silence_ms);
   } else if (const auto* wanted = std::get_if<orders::start>(&order)) {
-    if (running_.contains(wanted->name)) return refused(wanted->name, "it runs already");
+    if (is_there(wanted->name)) return {tell{events::refused{wanted->name, "it runs already"}}};
+    starting_.insert(wanted->name);
     return {launch{*wanted}};
   } else if (const auto* doomed = std::get_if<orders::kill>(&order)) {
-    // An answer at once: the process may take its time to end.
-    if (running_.contains(doomed->name)) return {tell{events::alive{}}, kill{doomed->name}};
+    // An answer at once: the process may take its time to end, or to begin.
+    if (is_there(doomed->name)) return {tell{events::alive{}}, kill{doomed->name}};
   } else if (std::holds_alternative<orders::suspend>(order)) {
     suspended_ = true;
     return {suspend_all{}};
@@ -58,7 +59,7 @@ agent_core::effects agent_core::obey(const agent_order& order) {
 }
 
 agent_core::effects agent_core::cut_off(const std::string& why) {
-  if (ending_ && ending_->empty() && running_.empty()) return leave_if_done();
+  if (ending_ && ending_->empty() && running_.empty() && starting_.empty()) return leave_if_done();
   effects out;
   if (begun_ && !ending_) out.emplace_back(tell{events::ends{why}});
   std::ranges::move(end(milliseconds{0}, why), std::back_inserter(out));
@@ -91,17 +92,25 @@ agent_core::effects agent_core::end(milliseconds grace, const std::string& why) 
 }
 
 agent_core::effects agent_core::leave_if_done() {
-  if (!ending_ || !running_.empty() || std::exchange(left_, true)) return {};
+  if (!ending_ || !running_.empty() || !starting_.empty() || std::exchange(left_, true)) return {};
   return {leave{*ending_}};
 }
 
+bool agent_core::is_there(const std::string& process) const {
+  return running_.contains(process) || starting_.contains(process);
+}
+
 agent_core::effects agent_core::started(const std::string& name) {
+  starting_.erase(name);
   running_.insert(name);
   return {tell{events::started{name}}};
 }
 
 agent_core::effects agent_core::refused(const std::string& name, const std::string& why) {
-  return {tell{events::refused{name, why}}};
+  starting_.erase(name);
+  effects out{tell{events::refused{name, why}}};
+  std::ranges::move(leave_if_done(), std::back_inserter(out));
+  return out;
 }
 
 agent_core::effects agent_core::wrote(std::string_view name, output_stream stream,

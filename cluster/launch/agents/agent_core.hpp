@@ -25,7 +25,7 @@ class agent_core {
     agent_event what;
     bool operator==(const tell&) const = default;
   };
-  /// Start a process, and say `started` or `refused` to this core at once.
+  /// Start a process, and say `started` or `refused` to this core when it is known which.
   struct launch {
     orders::start what;
     bool operator==(const launch&) const = default;
@@ -83,6 +83,7 @@ class agent_core {
   [[nodiscard]] effects obey(const agent_order& order);
   [[nodiscard]] effects end(std::chrono::milliseconds grace, const std::string& why);
   [[nodiscard]] effects leave_if_done();
+  [[nodiscard]] bool is_there(const std::string& process) const;
 
   const events::hello self_;
   bool begun_ = false;
@@ -94,6 +95,7 @@ class agent_core {
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;
+  std::set<std::string, std::less<>> starting_;  // of which it is not known whether they run
   std::set<std::string, std::less<>> running_;
 };
 

@@ -63,7 +63,6 @@ session_core::effects session_core::lose(errc code, std::string why) {
   if (state_ == state::over) return {};
   state_ = state::over;
   processes_.clear();
-  starting_.clear();
   return {lost{{code, std::move(why)}}};
 }
 
@@ -97,7 +96,6 @@ session_core::effects session_core::heard_event(std::string_view line) {
   if (!event)
     return lose(errc::bad_frame, place_.text() + ": its agent wrote " + event.error().text);
   if (state_ == state::spoken) return heard_first(*event);
-  if (const auto* runs = std::get_if<events::started>(&*event)) starting_.erase(runs->name);
   if (const auto* text = std::get_if<events::line>(&*event))
     return {show{text->name, text->stream, text->text}};
   if (const auto* no = std::get_if<events::refused>(&*event)) {
@@ -239,7 +237,6 @@ session_core::effects session_core::tick_before(milliseconds quiet) {
 
 session_core::effects session_core::start(orders::start what) {
   processes_.insert(what.name);
-  starting_.insert(what.name);
   return {send{std::move(what)}};
 }
 

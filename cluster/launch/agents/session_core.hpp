@@ -121,8 +121,6 @@ class session_core {
   [[nodiscard]] bool has_been_silent_since(time_point when) const noexcept {
     return !has_spoken_since(when) && stood_still_ <= when;
   }
-  /// Whether it has yet to say that a process runs: it reads no orders until then.
-  [[nodiscard]] bool is_starting() const noexcept { return !starting_.empty(); }
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
   [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }
@@ -156,7 +154,6 @@ class session_core {
   std::deque<std::string> shell_out_;  // what came before the agent's first line
   std::deque<std::string> errors_;     // the last lines of standard error
   std::set<std::string> processes_;
-  std::set<std::string> starting_;  // those of them that are not known to run
 };
 
 /// The words with which ssh is started to run an agent: `options` go before the host, and win over

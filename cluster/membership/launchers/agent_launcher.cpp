@@ -164,8 +164,7 @@ result<void> agent_launcher::give_up(const std::string& name) {
   if (!has_ended_within(early)) {
     perform(*at, at->core.tick(clock::now()));  // we may have stood still until now
     const auto lately = asked - interval_of_words(settings_.silence);
-    const bool is_early = !at->core.is_starting() && at->core.has_been_silent_since(asked) &&
-                          has_others_than(*at, lately);
+    const bool is_early = at->core.has_been_silent_since(asked) && has_others_than(*at, lately);
     const auto patience = is_early ? early : settings_.silence;
     if (!has_ended_within(patience)) perform(*at, at->core.has_not_ended(name, patience));
   }

@@ -21,6 +21,7 @@
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/membership/launchers/held_up_core.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/outliving/invitation.hpp"
@@ -62,10 +63,10 @@ class child_ends {
     expected_ = true;
   }
 
-  /// Waits for the end of one, which is no failure any more. False when `patience` passes first.
-  bool forgive(const std::string& name, std::chrono::milliseconds patience) {
+  /// Waits for the end of one, which is no failure any more. False if it has not ended by then.
+  bool forgive(const std::string& name, held_up_core::clock::time_point until) {
     std::unique_lock lock(mutex_);
-    const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
+    const bool ended = changed_.wait_until(lock, until, [&] { return over_.contains(name); });
     std::erase_if(failures_, [&](const auto& each) { return each.node == name; });
     return ended;
   }
@@ -128,13 +129,16 @@ class process_launcher final : public node_launcher {
   result<void> give_up(const std::string& name) override {
     if (!started_.contains(name)) return {};  // the system had no process for it
     group_.kill(name);
-    if (!ends_->forgive(name, actors::usual_deadlines.end)) {
-      log::warning(name +
-                   " was killed, and has not ended, as one that a disk holds up; it is waited "
-                   "for another minute");
-      if (!ends_->forgive(name, actors::usual_deadlines.held_up))
+    const auto wait = held_up_.asked(name, held_up_core::clock::now());
+    if (!ends_->forgive(name, wait.told)) {
+      if (wait.is_first)
+        log::warning(name +
+                     " was killed, and has not ended, as one that a disk holds up; it is waited "
+                     "for another minute");
+      if (!ends_->forgive(name, wait.over))
         return fail(errc::io_failed, name + " was killed, and has not ended");
     }
+    held_up_.ended(name);
     started_.erase(name);
     return {};
   }
@@ -165,6 +169,7 @@ class process_launcher final : public node_launcher {
   process_link link_;
   bool verbose_;
   std::set<std::string> started_;  // and not given up
+  held_up_core held_up_{actors::usual_deadlines.end, actors::usual_deadlines.held_up};
   std::shared_ptr<child_ends> ends_;
   process_group group_;
 };

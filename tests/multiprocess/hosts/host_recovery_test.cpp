@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "messages/base/simd.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/words.hpp"
@@ -152,6 +153,23 @@ TEST_CASE("A run does not miss its zygotes", "[untimed]") {
   CHECK_THAT(outcome.err, ContainsSubstring("; it is replaced"));
 }
 
+TEST_CASE("An agent that takes long to start a process listens meanwhile, and is not lost",
+          "[untimed]") {
+  const auto outcome = run_on_agents(
+      [](const std::vector<pid_t>& agents) {
+        const auto zygote = zygote_of(agents.back());
+        CHECK((zygote != 0) == has_zygotes);
+        if (zygote != 0) kill(zygote, SIGSTOP);  // a copy of it is waited for, longer than silence
+        kill(children_of(agents.back()).front(), SIGKILL);
+      },
+      "silence = 2\n");
+  CHECK_THAT(outcome.err, ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
+                              ContainsSubstring("; it is replaced") &&
+                              ContainsSubstring(".2 on node") &&
+                              !ContainsSubstring("takes the place of") &&
+                              !ContainsSubstring("its agent has been silent"));
+}
+
 TEST_CASE("The stages of an agent that is lost go on together on another node", "[untimed]") {
   const auto outcome =
       run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGKILL); });
@@ -187,6 +205,56 @@ TEST_CASE("An agent that is stopped, and does not end a lost stage, is done with
   CHECK_THAT(outcome.err,
              ContainsSubstring(".2 takes the place of stage-") && ContainsSubstring(" on node "));
   CHECK(children_of(getpid()).empty());
+}
+
+TEST_CASE("A stage that goes on with other instructions of a processor is warned of", "[untimed]") {
+  const scratch_folder folder;
+  const auto node = [](const std::string& name, const std::string& instructions) {
+    return node_table(name, "",
+                      "environment = [\"ATEN_CPU_CAPABILITY=" + instructions + "\"]\n");
+  };
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + node("alpha", "avx2") +
+                                            node("beta", "default") +
+                                            run_of(folder / "weights.safetensors"));
+  bool killed = false;
+  const auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", file}, in_the_middle(killed, [](pid_t trainer) {
+                  const auto agents = children_of(trainer);
+                  REQUIRE(agents.size() == 2);
+                  kill(agents.front(), SIGKILL);
+                }));
+  CHECK(killed);
+  CHECK(outcome.code == 0);
+  const bool is_said =
+      std::regex_search(outcome.err, std::regex("warning: stage-.* computes on .* \\(LibTorch: .*"
+                                                "\\), and its stage began on .* \\(LibTorch: .*"
+                                                "\\): sums may differ in their bits"));
+  CHECK(is_said == has(simd::avx2));  // else LibTorch has one way only
+}
+
+TEST_CASE("A launch whose launcher is killed goes on by the command that it has printed",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto file = write_config(
+      folder / "run.toml", local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                               run_of(folder / "resumed.safetensors") + "[checkpoint]\ndir = \"" +
+                               (folder / "kept").string() + "\"\nevery = \"4\"\n");
+  bool killed = false;
+  const auto lost = run_other(TROUPE_COMMAND, {"launch", file},
+                              at_line("step-000004 in ", [&killed](pid_t launcher) {
+                                killed = ::kill(launcher, SIGKILL) == 0;
+                              }));
+  REQUIRE(killed);
+  CHECK(lost.signal == SIGKILL);
+  std::smatch found;
+  REQUIRE(std::regex_search(lost.err, found,
+                            std::regex("to resume this run from its last checkpoint, if it is "
+                                       "lost: (.*)")));
+  const auto resumed = run_other("/bin/sh", {"-c", found[1].str()});
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step "));
+  CHECK(bytes_of(folder / "resumed.safetensors") == weights_without_loss());
 }
 
 TEST_CASE("A run whose only agent is lost ends, which says so") {

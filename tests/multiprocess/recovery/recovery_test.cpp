@@ -136,6 +136,31 @@ TEST_CASE("A stage whose work thread hangs is replaced with --hang-timeout", "[u
   check_same_weights(calm.state(), folder / "weights.state.safetensors");
 }
 
+TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
+  const auto run = training({"--stages", "2"});
+  const calm_run calm(TROUPE_PROGRAM, run);
+  const scratch_folder folder;
+  const auto hold_up = [](pid_t program) {
+    const auto stage = tests::process_with_thread(tests::children_of(program), "stage-1");
+    const tests::held_up_end held(stage, "stage-1");
+    ::kill(stage, SIGKILL);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    pid_t other = 0;
+    while (other == 0 && std::chrono::steady_clock::now() < end) {
+      other = process_of(program, "stage-1.2");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    CHECK(other == 0);
+  };
+  const auto outcome = run_program(with(with(run, recovering), {"--save", folder / "weights"}),
+                                   tests::at_line("step 4/", hold_up));
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 is replayed from step "));
+  check_sequel(outcome.err, 1, sequel::replayed);
+  check_same_weights(calm.weights(), folder / "weights");
+  check_same_weights(calm.state(), folder / "weights.state.safetensors");
+}
+
 TEST_CASE("A trainer that was stopped for so long that its stages left replaces all of them") {
   const auto run = training({"--stages", "2"});
   const calm_run calm(TROUPE_PROGRAM, run);

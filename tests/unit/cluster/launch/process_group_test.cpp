@@ -9,8 +9,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cluster/launch/child_process.hpp"
@@ -285,6 +288,37 @@ TEST_CASE_METHOD(watched_group,
 TEST_CASE_METHOD(watched_group, "a group that is stopping starts nothing") {
   group.terminate_all(1s);
   CHECK(error_of(group.start(shell("late", "exit 0"))).code == errc::cancelled);
+}
+
+TEST_CASE_METHOD(watched_group, "a child is begun while its group's owner does something else") {
+  const auto outcome_of = [this](const child_spec& spec) {
+    const auto promised = std::make_shared<std::promise<result<void>>>();
+    group.begin(spec, [promised](result<void> how) { promised->set_value(std::move(how)); });
+    return promised->get_future();
+  };
+  auto missing = outcome_of({"stage-0", {}, {}, "/nowhere/at/all"});
+  auto child = outcome_of(shell("stage-1", "exec sleep 1000"));
+  group.stop(0ms);  // it has begun before, and is ended
+  auto late = outcome_of(shell("stage-2", "exec sleep 1000"));
+  for (auto* const each : {&missing, &child, &late})
+    REQUIRE(each->wait_for(bound) == std::future_status::ready);
+  check_refused(missing.get(), errc::io_failed, "stage-0 cannot be started");
+  CHECK(child.get());
+  check_refused(late.get(), errc::cancelled, "stage-2 was not started: its group is stopping");
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
+}
+
+TEST_CASE_METHOD(watched_group, "a child that is killed as soon as it was begun is killed") {
+  for (int i = 0; i < 50; ++i) {
+    group.begin(shell("stage-1", "exec sleep 1000"), [](const result<void>&) {});
+    group.kill("stage-1");
+  }
+  for (const auto end = steady_clock::now() + bound; reports.all().size() < 50;) {
+    REQUIRE(steady_clock::now() < end);
+    std::this_thread::yield();
+  }
+  CHECK(group.running() == 0);
 }
 
 TEST_CASE("a group's end kills and reaps its children and reports them") {

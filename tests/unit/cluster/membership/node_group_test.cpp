@@ -175,6 +175,36 @@ TEST_CASE("a node that is not known to have ended is not replaced, and stays los
   CHECK((*group)->names() == std::vector<std::string>{"stage-0"});
 }
 
+TEST_CASE("no node gets a place before all nodes that are replaced with it have ended") {
+  const auto nodes = std::make_shared<watched_threads>();
+  bool has_ended = false;
+  std::vector<std::string> given_up;
+  nodes->on_give_up = [&](const std::string& name) {
+    given_up.push_back(name);
+    nodes->not_ended.reset();
+    if (name == "stage-1" && !has_ended)
+      nodes->not_ended = error{errc::io_failed, "stage-1 was killed, and has not ended"};
+  };
+  std::vector<std::string> started;
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    started.push_back(name);
+    return nodes->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes, {"stage-0", "stage-1"}, "");
+  REQUIRE(group);
+  const std::vector<std::size_t> both{0, 1};
+  for (const auto place : both)
+    (*group)->lose(place, {errc::peer_lost, "it is of no use any more"});
+  check_refused((*group)->replace(both), errc::io_failed, "stage-1 was killed, and has not ended");
+  CHECK(started.empty());
+  CHECK((*group)->lost({}) == both);
+  has_ended = true;
+  REQUIRE((*group)->replace(both));
+  CHECK(given_up == std::vector<std::string>{"stage-0", "stage-1", "stage-1"});
+  CHECK((*group)->names() == std::vector<std::string>{"stage-0.2", "stage-1.2"});
+  CHECK((*group)->lost({}).empty());
+}
+
 TEST_CASE("a loss that is told after another node has the place hides no later one") {
   telling_nodes nodes;
   nodes.threads->start_another = [&nodes](const auto& name, const auto& trainer) {

@@ -91,22 +91,33 @@ TEST_CASE("an agent counts as silent only where its launcher has not stood still
   CHECK_FALSE(paused.has_been_silent_since(asked + 1500ms));
 }
 
-TEST_CASE("an agent may be busy with a process until it says that it runs") {
-  auto session = ready_session();
-  CHECK_FALSE(session.is_starting());
-  CHECK(session.start(start_of("stage-1")).size() == 1);
-  CHECK(session.start(start_of("stage-2")).size() == 1);
-  const auto event = [&](const agent_event& what) {
-    return session.heard(output_stream::out, encode(what), begin_of_time);
+TEST_CASE("an agent reads orders while a process is being started, and leaves when it has ended") {
+  auto agent = begun_agent();
+  const auto heard = [&agent](const agent_order& order) {
+    return agent.heard(encode(order), begin_of_time);
   };
-  CHECK(event(events::started{"stage-1"}).empty());
-  CHECK(session.is_starting());
-  CHECK(event(events::started{"stage-2"}).empty());
-  CHECK_FALSE(session.is_starting());
-  CHECK(session.processes().size() == 2);
-  CHECK(session.start(start_of("stage-3")).size() == 1);
-  CHECK(reason(session.has_not_ended("stage-1", 10s)) != "not lost");
-  CHECK_FALSE(session.is_starting());
+  CHECK(heard(start_of("stage-0")) ==
+        agent_core::effects{agent_core::launch{start_of("stage-0")}});
+  CHECK(heard(start_of("stage-0")) ==
+        agent_core::effects{agent_core::tell{events::refused{"stage-0", "it runs already"}}});
+  CHECK(heard(orders::kill{"stage-0"}) ==
+        agent_core::effects{agent_core::tell{events::alive{}}, agent_core::kill{"stage-0"}});
+  CHECK(heard(orders::end{500}) == agent_core::effects{agent_core::end_all{500ms}});
+  CHECK(agent.cut_off("the launcher's stream has closed") ==
+        agent_core::effects{agent_core::end_all{0ms}});
+  CHECK(agent.started("stage-0") ==
+        agent_core::effects{agent_core::tell{events::started{"stage-0"}}});
+  CHECK(find<agent_core::leave>(agent.ended({"stage-0", 5, 0, SIGKILL})) != nullptr);
+}
+
+TEST_CASE("an agent that is told to end while a process is being started leaves if it cannot be") {
+  auto agent = begun_agent();
+  CHECK(agent.heard(encode(agent_order(start_of("stage-0"))), begin_of_time).size() == 1);
+  CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time).size() == 1);
+  const auto last = agent.refused("stage-0", "no process is left");
+  CHECK(last.front() == agent_core::effect(agent_core::tell{
+                            events::refused{"stage-0", "no process is left"}}));
+  CHECK(find<agent_core::leave>(last) != nullptr);
 }
 
 TEST_CASE("an agent that a signal ends says so before its processes end") {
