@@ -261,6 +261,10 @@ const told_line* first_step_after(const scene& run, seconds from, std::uint64_t 
 
 }  // namespace
 
+bool has_recovered(const scene& run, std::size_t lines) {
+  return run.count_of(goes_on, lines) + run.count_of(replays, lines) > 0;
+}
+
 bool has_gone_on(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   if (what.whom == target::understudy)
