@@ -1,12 +1,13 @@
-"""Each row of each table in docs/failures.md names tests that are there, and so does each bug in
-docs/chaos.md: failures_test.py ROOT
+"""Each row of each table in docs/failures.md names tests that are there, and so do each bug in
+docs/chaos.md and each command of a page that runs some tests of a program: failures_test.py ROOT
 
 The last column of a table is headed "test" or "tests". A cell there names test programs, each with
 titles of its test cases (`multiprocess`: "A title", "Another"), or titles alone; a remark may follow
 in brackets. A row for which there is no test says so: not tested. A bug has its tests' titles in
-brackets.
+brackets. A command is one of `build/release/bin/PROGRAM "TITLES*"`.
 """
 
+import fnmatch
 import pathlib
 import re
 import sys
@@ -14,7 +15,7 @@ import sys
 # Tables of what was found once, by their first heading.
 RECORDS = {"UCX inside a machine", "found", "under"}
 TITLE = r'"(?:[^"\\]|\\.)*"'
-LEAST_ROWS, LEAST_BUGS = 70, 15
+LEAST_ROWS, LEAST_BUGS, LEAST_COMMANDS = 70, 15, 7
 
 
 def titles_in(file):
@@ -67,9 +68,24 @@ def check_bugs(text, programs):
     return len(cited), [f"docs/chaos.md: {each}" for title in cited for each in complaints(title, programs)]
 
 
+def check_commands(root, programs):
+    """How many commands the pages have that run some tests, and what is wrong with them."""
+    count, wrong = 0, []
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        text = re.sub(r"\s+", " ", page.read_text())
+        for program, titles in re.findall(r'build/release/bin/(\w+) "([^"]+)"', text):
+            count += 1
+            there = [title.lower() for title in programs.get(program, ())]
+            if not fnmatch.filter(there, titles.lower()):
+                wrong.append(f"{page.name}: no test case of {program}: {titles}")
+    return count, wrong
+
+
 def main(root):
     programs = programs_in(root)
     bugs, wrong = check_bugs((root / "docs" / "chaos.md").read_text(), programs)
+    commands, wrong_commands = check_commands(root, programs)
+    wrong += wrong_commands
     count = 0
     for heading, rows in tables_in((root / "docs" / "failures.md").read_text()):
         if heading[0] in RECORDS:
@@ -86,8 +102,11 @@ def main(root):
         wrong.append(f"{count} rows, fewer than there were")
     if bugs < LEAST_BUGS:
         wrong.append(f"docs/chaos.md: {bugs} tests of bugs, fewer than there were")
+    if commands < LEAST_COMMANDS:
+        wrong.append(f"{commands} commands that run some tests, fewer than there were")
     if wrong:
         sys.exit("\n".join(["docs/failures.md:", *wrong]))
 
 
-main(pathlib.Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

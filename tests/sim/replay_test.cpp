@@ -19,35 +19,41 @@ using tests::replay_options;
 
 TEST_CASE("a stage that is lost at any moment is replayed to the same numbers, and no other is") {
   const auto of = after_losses(500, 1, 0, anything);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages that are lost one after the other are replayed, or all go back") {
   const auto of = after_losses(250, 3, 8, anything);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses / 3);
   CHECK(of.in_evaluations > of.losses / 20);
 }
 
 TEST_CASE("a stage of one replica is replayed to the same numbers, and those of others are not") {
   const auto of = after_losses(500, 1, 0, with_replicas);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages of replicas that are lost one after the other are replayed, or all go back") {
   const auto of = after_losses(250, 3, 8, with_replicas);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses / 3);
 }
 
 TEST_CASE("a stage of replicas that share out the update is replayed to the same numbers") {
   const auto of = after_losses(500, 1, 0, with_shared_state);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages of such replicas that are lost one after the other are replayed, or go back") {
   const auto of = after_losses(250, 3, 8, with_shared_state);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses / 3);
 }
 
@@ -125,6 +131,7 @@ tally after_each_pair(replay_options options, const std::vector<std::uint64_t>& 
 TEST_CASE(
     "stages that are lost together are replayed to the same numbers where versions are left") {
   const auto of = after(250, on_hosts, lose_some);
+  if (tests::is_replay()) return;
   CHECK(of.of_several > 25);
 }
 
@@ -152,15 +159,17 @@ TEST_CASE("each two stages are lost whose versions are on another host, and are 
 
 TEST_CASE("whichever stages are lost together are replayed where the trainer keeps versions too") {
   const auto of = after(200, on_the_trainers_host, lose_most);
-  CHECK(of.of_several > 50);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
+  CHECK(of.of_several > 50);
 }
 
 TEST_CASE("whichever stages are lost together are replayed from what another process computes") {
   const auto of = after(200, computed_by_what_outlives, lose_most);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
   CHECK(of.of_several > 50);
   CHECK(of.back.computed > 200);
-  CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("each two stages are lost whose versions the trainer keeps too, and are replayed") {

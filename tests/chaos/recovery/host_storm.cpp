@@ -196,21 +196,21 @@ bool host_striker::wait_for_moment(scene& run, const fault& what, strike& made) 
   const auto first = run.steps_told() + what.steps_before;
   made.met = what.at;
   if (!run.wait_for([&] { return run.steps_told() >= first; }, host_patience)) return false;
-  const seconds some = what.share * seconds(1);
   if (what.at == moment::evaluation)
     return run.wait_for([&] { return run.steps_told() % 6 == 0; }, host_patience);
   if (what.at == moment::checkpoint)
     return run.wait_for([&] { return is_writing_a_checkpoint(kept_); }, host_patience);
+  const auto lines = run.log().size();
   if (what.at == moment::recovery) {
-    const auto host = some_host(what);
-    const auto stages = hosts_.at(host).processes_with("--node-name");
+    const auto stages = hosts_.at(some_host(what)).processes_with("--node-name");
     if (stages.empty()) return false;
-    const auto lines = run.log().size();
     ::kill(stages.front().pid, SIGKILL);
     if (!run.wait_for([&] { return run.count_of(" replaced", lines) > 0; }, host_patience))
       return false;
   }
-  std::this_thread::sleep_for((what.at == moment::recovery ? 0.5 : 0.1) * some);
+  std::this_thread::sleep_for(0.1 * what.share * seconds(1));
+  run.look();
+  if (what.at == moment::recovery && has_recovered(run, lines)) made.met = moment::step;
   return true;
 }
 
@@ -381,6 +381,7 @@ storm_outcome raise_host_storm(std::uint64_t seed, const storm_subject& what, ca
   auto made = host_storm(what, faults, calm.of(storm_subject_of("three-shm")), bound).blow();
   made.seed = seed;
   made.subject = what.name;
+  made.drawn = faults.size();
   return made;
 }
 

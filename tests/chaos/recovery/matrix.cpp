@@ -150,6 +150,17 @@ std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all,
   return found;
 }
 
+met_counts met_of(const std::vector<storm_outcome>& all) {
+  met_counts made;
+  for (const auto& storm : all) {
+    made.drawn += storm.drawn;
+    made.came += storm.faults.size();
+    made.in_time += static_cast<std::size_t>(std::ranges::count_if(
+        storm.faults, [](const fault_outcome& each) { return each.met == each.what.at; }));
+  }
+  return made;
+}
+
 std::string complaint_of(const storm_outcome& one) {
   if (one.complaints.empty()) return "";
   std::string text = "bad: ./dev chaos recovery --faults 1 --on " + one.subject + " --seed " +

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ namespace troupe::chaos {
 /// The same of moments.
 [[nodiscard]] std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all,
                                                        const std::vector<std::string>& subjects);
+
+/// How many of the faults that were drawn came, and how many of these at the moment drawn. The
+/// others came too late: their run had ended, or what they were to hit was gone.
+struct met_counts {
+  std::size_t drawn = 0, came = 0, in_time = 0;
+};
+[[nodiscard]] met_counts met_of(const std::vector<storm_outcome>& all);
 
 /// What is wrong with a storm, with the command that repeats it; empty: nothing.
 [[nodiscard]] std::string complaint_of(const storm_outcome& one);

@@ -8,7 +8,9 @@
 
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/checkpoints/weights_digest.hpp"
 #include "engine/state/safetensors.hpp"
+#include "engine/state/scaler_state.hpp"
 #include "engine/state/tensor_reader.hpp"
 
 namespace troupe::chaos {
@@ -51,6 +53,7 @@ words names_of_replicas(std::size_t stages, std::size_t replicas) {
 }
 
 using loaded_tensors = result<std::vector<engine::named_tensor>>;
+using contents = cluster::checkpoint_manifest::contents;
 
 std::string fault_of_equality(const loaded_tensors& first, const loaded_tensors& second,
                               const std::string& what) {
@@ -63,23 +66,53 @@ std::string fault_of_equality(const loaded_tensors& first, const loaded_tensors&
   return "";
 }
 
-/// The weights of a checkpoint, in the model's order.
-loaded_tensors weights_in(const cluster::whole_checkpoint& of) {
+/// Tensors of a checkpoint, in the order of their names.
+loaded_tensors tensors_in(const cluster::whole_checkpoint& of, contents which,
+                          const std::vector<std::string>& names) {
   engine::tensor_files files;
-  for (const auto& name : of.manifest.names_of(cluster::checkpoint_manifest::contents::weights)) {
+  for (const auto& name : of.manifest.names_of(which)) {
     auto opened = engine::tensor_reader::open(
         cluster::file_of(of.folder, of.manifest, name).value_or(of.folder / name));
     if (!opened) return tl::unexpected(opened.error());
     files.push_back(std::move(*opened));
   }
   std::vector<engine::named_tensor> all;
-  for (const auto& name : of.manifest.weights) {
+  for (const auto& name : names) {
     const auto [file, entry] = engine::find_in(files, name);
+    if (file == nullptr) return fail(errc::bad_data, of.folder.string() + " lacks " + name);
     auto values = file->read(*entry);
     if (!values) return tl::unexpected(values.error());
     all.push_back({name, std::move(*values)});
   }
   return all;
+}
+
+/// The optimizer's state in a file of --save-state, without what stands beside it there: the loss
+/// scale, and of which weights it is.
+loaded_tensors optimizer_state_in(const fs::path& file) {
+  auto all = engine::load_safetensors(file);
+  if (all)
+    std::erase_if(*all, [](const engine::named_tensor& each) {
+      return each.name == engine::scaler_name || each.name == cluster::weights_digest::name;
+    });
+  return all;
+}
+
+/// In what the last checkpoint differs from what a calm run saves, which has done the same steps.
+std::vector<std::string> faults_of_checkpoint(const cluster::whole_checkpoint& last,
+                                              const calm_run& calm) {
+  const auto state = optimizer_state_in(calm.state());
+  std::vector<std::string> names;
+  for (std::size_t i = 0; state && i < state->size(); ++i) names.push_back(state->at(i).name);
+  if (names.empty()) return {"a calm run saves no optimizer's state"};
+  std::vector<std::string> found{
+      fault_of_equality(engine::load_safetensors(calm.weights()),
+                        tensors_in(last, contents::weights, last.manifest.weights),
+                        "last checkpoint"),
+      fault_of_equality(state, tensors_in(last, contents::state, names),
+                        "optimizer state in the last checkpoint")};
+  std::erase(found, std::string());
+  return found;
 }
 
 }  // namespace
@@ -261,6 +294,10 @@ const told_line* first_step_after(const scene& run, seconds from, std::uint64_t 
 
 }  // namespace
 
+bool has_recovered(const scene& run, std::size_t lines) {
+  return run.count_of(goes_on, lines) + run.count_of(replays, lines) > 0;
+}
+
 bool has_gone_on(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   if (what.whom == target::understudy)
@@ -382,10 +419,9 @@ std::vector<std::string> differences(const storm_end& end, const calm_run& calm)
   compare(calm.weights(), engine::load_safetensors(end.weights), "weights");
   compare(calm.state(), engine::load_safetensors(state_of(end.weights)), "optimizer state");
   const auto newest = cluster::checkpoint_folder(end.kept).latest();
-  if (newest && *newest)
-    compare(calm.weights(), weights_in(**newest), "last checkpoint");
-  else
-    found.emplace_back("there is no whole checkpoint");
+  const auto wrong = newest && *newest ? faults_of_checkpoint(**newest, calm)
+                                       : std::vector<std::string>{"there is no whole checkpoint"};
+  found.insert(found.end(), wrong.begin(), wrong.end());
   return found;
 }
 

@@ -110,6 +110,10 @@ struct strike {
   std::vector<std::string> understudies;  ///< That there were, where one of them is hit.
 };
 
+/// Whether a run has said, after so many lines of its log, that stages are replayed or all go on:
+/// what comes then does not come during a recovery.
+[[nodiscard]] bool has_recovered(const scene& run, std::size_t lines);
+
 /// Whether a run has gone on after a fault, so far that the next may come.
 [[nodiscard]] bool has_gone_on(const scene& run, const fault& what, const strike& done);
 

@@ -291,6 +291,7 @@ storm_outcome raise_storm(const storm_subject& what, const std::vector<fault>& f
                           const calm_run& calm, seconds bound) {
   auto made = storm(what, faults, calm, bound).blow();
   made.subject = what.name;
+  made.drawn = faults.size();
   return made;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ namespace troupe::chaos {
 struct storm_outcome {
   std::uint64_t seed = 0;
   std::string subject;
-  std::vector<fault_outcome> faults;
+  std::size_t drawn = 0;                ///< Faults that were to come.
+  std::vector<fault_outcome> faults;    ///< Those that came.
   std::vector<std::string> complaints;  ///< Empty: as it should be.
   bool differs = false;                 ///< What it told or saved, from a calm run.
   std::string log;

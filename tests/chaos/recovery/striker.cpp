@@ -238,10 +238,8 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
       return true;
     case moment::recovery:
     case moment::joining: {
-      const auto gone_on = [this] {
-        return run_.count_of("the run goes on after") + run_.count_of(" replayed from step");
-      };
-      const auto before = gone_on();
+      run_.look();
+      const auto lines = run_.log().size();
       if (!kill_another(what, made, patience)) return false;
       const auto lost = made.hit.back();
       if (what.at == moment::joining && !run_.wait_for(
@@ -253,7 +251,7 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
         return false;
       sleep(0.7 * some);
       run_.look();
-      if (gone_on() > before) made.met = moment::step;
+      if (has_recovered(run_, lines)) made.met = moment::step;
       return true;
     }
     case moment::evaluation: {  // of a run that is looked at from outside: after the steps before

@@ -18,10 +18,11 @@ TEST_CASE(
   const auto of = after(400, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
     options.host_losses[random() % events + 1] = some_host(options, random);
   });
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
   CHECK(of.back.hosts > 320);
   CHECK(of.replays > of.back.hosts * 2 / 3);
   CHECK(of.of_several > of.back.hosts / 4);
-  CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("a run goes on that loses hosts and stages one after the other") {
@@ -32,6 +33,7 @@ TEST_CASE("a run goes on that loses hosts and stages one after the other") {
     options.losses[random() % events + 1] =
         static_cast<std::uint32_t>(random() % options.hosts.size());
   });
+  if (tests::is_replay()) return;
   CHECK(of.back.hosts > 720);
   CHECK(of.of_several > of.back.hosts / 4);
   CHECK(of.back.versions > 0);
@@ -40,8 +42,9 @@ TEST_CASE("a run goes on that loses hosts and stages one after the other") {
 
 TEST_CASE("a run that loses a stage goes on, and never has to go back to a checkpoint") {
   const auto of = after_losses(400, 1, 0, with_returns);
-  CHECK(of.replays > of.losses * 2 / 3);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
+  CHECK(of.replays > of.losses * 2 / 3);
 }
 
 TEST_CASE(
@@ -55,6 +58,7 @@ TEST_CASE(
       options.losses[event + random() % 30 + 1] = (place + 1) % places;
     }
   });
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses / 20);
   CHECK(of.back.versions > of.losses / 200);
   CHECK(of.back.checkpoints > of.losses / 20);
@@ -66,6 +70,7 @@ TEST_CASE(
 
 TEST_CASE("runs that are lost again and again go on to the same numbers, or give up in vain") {
   const auto of = after_losses(300, 8, 8, with_returns);
+  if (tests::is_replay()) return;
   CHECK(of.replays > of.losses / 10);
   CHECK(of.back.versions > 0);
   CHECK(of.back.checkpoints > 0);

@@ -33,21 +33,24 @@ replay_options::cut some_cut(const replay_options& options, std::mt19937_64& ran
 
 TEST_CASE("a living stage that is taken for lost is replaced to the same numbers") {
   const auto of = after_doubts(250, 1, 0, with_returns);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
   CHECK(of.back.fenced > 225);
   CHECK(of.replays > of.back.fenced / 2);
-  CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("runs go on whose stages are lost, or are taken for lost and live, again and again") {
   const auto of = after_doubts(250, 3, 1, with_returns);
+  if (tests::is_replay()) return;
   CHECK(of.back.fenced > 450);
   CHECK(of.replays > of.back.fenced / 5);
 }
 
 TEST_CASE("living stages that are taken for lost cost no checkpoint where the trainer keeps too") {
   const auto of = after_doubts(300, 3, 0, on_the_trainers_host);
-  CHECK(of.back.fenced > 450);
   CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
+  CHECK(of.back.fenced > 450);
 }
 
 TEST_CASE("each stage of a small pipeline is taken for lost at each event of a run, and lives") {
@@ -66,9 +69,10 @@ TEST_CASE("a way that is cut for a while, to one side or both, costs no bits and
   const auto of = after(250, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     options.cuts[random() % events + 1] = some_cut(options, random);
   });
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+  if (tests::is_replay()) return;
   CHECK(of.back.fenced > 25);
   CHECK(of.replays > 25);
-  CHECK(of.back.checkpoints + of.back.beginnings == 0);
 }
 
 TEST_CASE("runs go on that lose a stage while ways are cut") {
@@ -76,6 +80,7 @@ TEST_CASE("runs go on that lose a stage while ways are cut") {
     for (int i = 0; i < 2; ++i) options.cuts[random() % events + 1] = some_cut(options, random);
     options.losses[random() % events + 1] = some_place(options, random);
   });
+  if (tests::is_replay()) return;
   CHECK(of.back.fenced > 25);
   CHECK(of.replays > of.losses / 4);
 }
