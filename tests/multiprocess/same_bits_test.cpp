@@ -96,7 +96,7 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
   }
 }
 
-TEST_CASE("In channels_last stages train to the bits of one, with the kernels and copies used there",
+TEST_CASE("In channels_last stages train to the bits of one, by the kernels and copies used there",
           "[untimed]") {
   const std::string precision = GENERATE("fp32", "bf16");
   INFO(precision);
