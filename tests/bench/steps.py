@@ -3,7 +3,8 @@
 ./dev bench steps [--base FOLDER] [--only NAME[,NAME..]] [--json FILE] [--rounds R] [--write-docs]
 
 The protocol is in docs/benchmarks.md. A figure is the median over the rounds, of a run's median
-step without its first; a ratio is the median over the rounds of one build's figure over the other's.
+step without its first; a ratio is the median over the rounds of this build's figure over the
+other's.
 """
 
 from __future__ import annotations
