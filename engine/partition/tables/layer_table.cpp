@@ -99,11 +99,10 @@ step_work work_of(const cost_model& costs, const planning& how, const prediction
 }
 
 std::vector<std::string> to_lines(const step_work& of, const kernels::machine_rates& most) {
-  std::vector<std::string> lines{
-      "a step of all stages, in ms; rates in GFLOP/s and GB/s",
-      format("%-18s %8s%8s%8s %8s%8s%8s %8s%8s%8s %8s%8s %8s", "layer", "forward", "GFLOP/s",
-             "GB/s", "input", "GFLOP/s", "GB/s", "weights", "GFLOP/s", "GB/s", "update", "GB/s",
-             "in all")};
+  std::vector<std::string> lines{"a step of all stages, in ms; rates in GFLOP/s and GB/s",
+                                 format("%-18s %8s%8s%8s %8s%8s%8s %8s%8s%8s %8s%8s %8s", "layer",
+                                        "forward", "GFLOP/s", "GB/s", "input", "GFLOP/s", "GB/s",
+                                        "weights", "GFLOP/s", "GB/s", "update", "GB/s", "in all")};
   for (const auto& each : of.layers) lines.push_back(line_of_layer(each));
   lines.push_back(line_of_layer(sum_of(of.layers)));
   if (most.flops_per_s > 0) lines.push_back(line_of_most(most));
