@@ -83,13 +83,18 @@ void gradient_sum::add(std::size_t parameter, const at::Tensor& gradient) {
   }
 }
 
+void gradient_sum::add(std::size_t parameter, at::Tensor&& gradient) {
+  auto& [sum, owned] = sums_[parameter];
+  if (sum.defined() || !gradient.defined()) return add(parameter, std::as_const(gradient));
+  sum = std::move(gradient);
+  owned = sum.use_count() == 1 && sum.has_storage() && sum.storage().use_count() == 1;
+}
+
 void gradient_sum::add(std::size_t parameter, const weight_task& task) {
   const at::NoGradGuard no_grad;
   auto& [sum, owned] = sums_[parameter];
   if (owned && task.add_to) return task.add_to(sum);
-  const bool is_first = !sum.defined();
   add(parameter, task.gradient());
-  if (is_first && sum.defined()) owned = sum.use_count() == 1 && sum.storage().use_count() == 1;
 }
 
 std::optional<at::Tensor> gradient_sum::take(std::size_t parameter) {

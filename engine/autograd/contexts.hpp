@@ -76,6 +76,9 @@ class gradient_sum {
   /// Undefined entries add nothing. The tensors are not written.
   void add(const std::vector<at::Tensor>& gradients);
   void add(std::size_t parameter, const at::Tensor& gradient);
+  /// The same of a gradient that is given away: later ones are added to it in place, unless
+  /// somebody else holds its memory.
+  void add(std::size_t parameter, at::Tensor&& gradient);
   /// Adds what the task computes.
   void add(std::size_t parameter, const weight_task& task);
 

@@ -3,6 +3,8 @@
 #include <cassert>
 #include <utility>
 
+#include "engine/autograd/gradient_addition.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -11,9 +13,10 @@ thread_local weight_gradient_collector* current_collector = nullptr;
 }  // namespace
 
 weight_task cast_when_added(const at::Tensor& weight, std::function<at::Tensor()> compute) {
-  return {.weight = weight,
-          .gradient = [compute, type = weight.scalar_type()] { return compute().to(type); },
-          .add_to = [compute = std::move(compute)](at::Tensor& sum) { sum.add_(compute()); }};
+  return {
+      .weight = weight,
+      .gradient = [compute, type = weight.scalar_type()] { return compute().to(type); },
+      .add_to = [compute = std::move(compute)](at::Tensor& sum) { add_in_place(sum, compute()); }};
 }
 
 weight_gradient_collector::weight_gradient_collector() {

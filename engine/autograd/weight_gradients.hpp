@@ -18,7 +18,7 @@ struct weight_task {
 };
 
 /// Of a gradient that `compute` gives in the arithmetic's type, perhaps 16 bits: in the weight's
-/// type it is cast, and where it is added to a sum the addition reads it as it is.
+/// type it is cast, and to a sum it is added by `add_in_place`.
 [[nodiscard]] weight_task cast_when_added(const at::Tensor& weight,
                                           std::function<at::Tensor()> compute);
 

@@ -26,7 +26,9 @@ stage_module::stage_module(model layers, stage_options options)
       statistics_(engine::buffers(layers_)),
       weights_(
           [this](const step_key& step, microbatch_id microbatch, const weight_task& task,
-                 const at::Tensor& gradient) { add_deferred(step, microbatch, task, gradient); },
+                 at::Tensor gradient) {
+            add_deferred(step, microbatch, task, std::move(gradient));
+          },
           options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
   if (!options_.streams) options_.streams = std::make_shared<device_streams>(options_.device);
@@ -266,11 +268,11 @@ void stage_module::defer(const step_key& step, microbatch_id microbatch,
 }
 
 void stage_module::add_deferred(const step_key& step, microbatch_id microbatch,
-                                const weight_task& task, const at::Tensor& gradient) {
+                                const weight_task& task, at::Tensor gradient) {
   const auto parameter = index_of_.at(task.weight.unsafeGetTensorImpl());
   const auto room = room_in(step);
   if (gradient.defined())
-    sum_of(step, microbatch).add(parameter, gradient);
+    sum_of(step, microbatch).add(parameter, std::move(gradient));
   else
     sum_of(step, microbatch).add(parameter, task);
   const auto found = begun_.find(step);

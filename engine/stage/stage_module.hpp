@@ -191,7 +191,7 @@ class stage_module {
   void copy_buffers_of(const step_key& step);
   void defer(const step_key& step, microbatch_id microbatch, std::vector<weight_task> tasks);
   void add_deferred(const step_key& step, microbatch_id microbatch, const weight_task& task,
-                    const at::Tensor& gradient);
+                    at::Tensor gradient);
 
   model layers_;
   stage_options options_;

@@ -114,7 +114,7 @@ void weight_queue::add_gradients_of(std::unique_lock<std::mutex>& held, const ke
   const auto begin = clock::now();
   gradients.resize(tasks->size());
   for (std::size_t i = 0; i < tasks->size(); ++i)
-    add_(whose.first, whose.second, tasks->at(i), gradients[i]);
+    add_(whose.first, whose.second, tasks->at(i), std::move(gradients[i]));
   if (!computed) last_ = clock::now() - begin;
   tasks.reset();  // frees the activations before others are kept waiting
   held.lock();

@@ -39,9 +39,10 @@ class weight_queue {
   static constexpr std::size_t least_weights = 4;
 
   /// Adds a weight's gradient of a micro-batch to the step's sum, in the thread that calls
-  /// `finish`: a helper's, or if that is undefined what the task computes then.
+  /// `finish`: a helper's, which is given away, or if that is undefined what the task computes
+  /// then.
   using adder = std::function<void(const step_key& step, microbatch_id microbatch,
-                                   const weight_task& task, const at::Tensor& gradient)>;
+                                   const weight_task& task, at::Tensor gradient)>;
 
   weight_queue(adder add, bool helped);
   weight_queue(const weight_queue&) = delete;

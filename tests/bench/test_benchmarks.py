@@ -24,6 +24,7 @@ import optimizers
 import recovery
 import resnet
 import schedules
+import steps
 import strangers
 from harness import Failure, Missing, Result, Run
 from testing import Quiet, contender, result
@@ -145,6 +146,55 @@ class Builds(Quiet):
         self.assertEqual(builds.remark([of("a", 5, 9), of("b", 10, 12)]),
                          "`train` takes 0.50 of the time that it takes at b. "
                          "`everything` takes 0.75 of the time that it takes at b.")
+
+
+class Steps(Quiet):
+    def of(self, kind: str, here: list[float], base: list[float]) -> list[Result]:
+        """A kind's results in both builds, with as much memory as seconds."""
+        return [Result(contender(f"{kind}.{build}", []),
+                       [{"step": value, "memory": value} for value in values])
+                for build, values in (("here", here), ("base", base))]
+
+    def test_both_builds_run_one_after_the_other(self) -> None:
+        for program in ("resnet_pipeline", "transformer_pipeline"):
+            (self.folder / program).touch()
+        with mock.patch.object(harness, "require_program", str):
+            made = steps.contenders(["resnet18.bf16", "gpt.fp32"], self.folder)
+        self.assertEqual([each.name for each in made], ["resnet18.bf16.here", "resnet18.bf16.base",
+                                                        "gpt.fp32.here", "gpt.fp32.base"])
+        self.assertEqual(made[0].command[1:], made[1].command[1:])
+        self.assertEqual(made[0].command[0], "resnet_pipeline")
+        self.assertEqual(made[1].command[0], str(self.folder / "resnet_pipeline"))
+
+    def test_a_folder_without_the_programs_is_refused(self) -> None:
+        with mock.patch.object(harness, "require_program", str), \
+                self.assertRaisesRegex(Missing, "there is no program transformer_pipeline in"):
+            steps.contenders(["gpt.bf16"], self.folder)
+
+    def test_a_run_is_read(self) -> None:
+        lines = [{"step": step, "loss": 1.0, "seconds": 10.0 / step}
+                 for step in range(1, steps.STEPS + 1)]
+        (self.folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        found = steps.read(Run("", self.folder, 1.0, 1.0, {1: 3 << 20, 2: 4 << 20}))
+        self.assertEqual(found, {"step": 2.5, "memory": 7.0})
+        self.assertEqual({name: value.unit for name, value in found.items()},
+                         {"step": "s", "memory": "MiB"})
+
+    def test_a_ratio_is_that_of_pairs_which_noise_slowed_alike(self) -> None:
+        slower = self.of("gpt.fp32", [3.3, 1.1, 2.2], [3.0, 1.0, 2.0])
+        self.assertEqual(steps.rows(slower), [["gpt.fp32", "2.200", "1.100", "3.300", "2.000",
+                                               "1.100", "2", "2", "1.100"]])
+        self.assertEqual(steps.remark(slower),
+                         "Slower than the other build by more than 2 %: gpt.fp32 of 1.")
+        both = slower + self.of("gpt.bf16", [1.0], [1.0])
+        self.assertIn("gpt.fp32 of 2.", steps.remark(both))
+        self.assertIn("none of 1.", steps.remark(both[2:]))
+
+    def test_without_another_build_there_is_nothing_to_compare(self) -> None:
+        alone = self.of("gpt.fp32", [2.0], [])[:1]
+        self.assertEqual(steps.rows(alone), [["gpt.fp32", "2.000", "2.000", "2.000", "-", "-", "2",
+                                              "-", "-"]])
+        self.assertEqual(steps.remark(alone), "")
 
 
 class Resnet(Quiet):

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -93,6 +94,22 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
     INFO(words);
     check_same(alone, train(way));
   }
+}
+
+TEST_CASE("In channels_last stages train to the bits of one, by the kernels and copies used there",
+          "[untimed]") {
+  const std::string precision = GENERATE("fp32", "bf16");
+  INFO(precision);
+  const auto train_by = [&](std::vector<std::string> way) {
+    for (const auto& word : {std::string("--memory-format"), std::string("channels_last"),
+                             std::string("--precision"), precision})
+      way.push_back(word);
+    return train(std::move(way));
+  };
+  const auto alone = train_by({"--stages", "1", "--stages-in", "threads"});
+  REQUIRE(alone.losses.size() == 3);
+  check_same(alone, train_by({"--stages", "2", "--link", "shm", "--schedule", "zb-h2"}));
+  check_same(alone, train_by({"--stages", "3", "--link", "tcp", "--schedule", "zb-h1"}));
 }
 
 TEST_CASE("Clipping by the norm of all stages gives the same bits in one process and in three",

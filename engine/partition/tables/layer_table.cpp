@@ -31,27 +31,30 @@ std::string rate(double amount, double seconds) {
   return amount > 0 && seconds > 0 ? format("%8.1f", amount / seconds / giga) : "       -";
 }
 
+std::string in_ms(double seconds) {
+  return format(" %8.1f", milli * seconds);
+}
+
+std::string ms_and_rates(const work_total& of) {
+  return in_ms(of.seconds) + rate(of.flops, of.seconds) + rate(of.bytes, of.seconds);
+}
+
 std::string line_of_layer(const layer_work& of) {
-  return format("%-20s %9.1f", of.name.c_str(), milli * of.forward.seconds) +
-         rate(of.forward.flops, of.forward.seconds) + rate(of.forward.bytes, of.forward.seconds) +
-         format(" %9.1f", milli * of.input_gradient.seconds) +
-         rate(of.input_gradient.flops, of.input_gradient.seconds) +
-         format(" %9.1f", milli * of.weight_gradient.seconds) +
-         rate(of.weight_gradient.flops, of.weight_gradient.seconds) +
-         format(" %9.1f", milli * of.update.seconds) + rate(of.update.bytes, of.update.seconds) +
-         format(" %9.1f", milli * of.seconds());
+  return format("%-18s", of.name.c_str()) + ms_and_rates(of.forward) +
+         ms_and_rates(of.input_gradient) + ms_and_rates(of.weight_gradient) +
+         in_ms(of.update.seconds) + rate(of.update.bytes, of.update.seconds) + in_ms(of.seconds());
 }
 
 /// Under the columns of the rates.
 std::string line_of_most(const kernels::machine_rates& most) {
-  const auto flops = rate(most.flops_per_s, 1), bytes = rate(most.memory_bytes_per_s, 1);
-  return format("%-20s %9s", "a stage at most", "") + flops + bytes + format(" %9s", "") + flops +
-         format(" %9s", "") + flops + format(" %9s", "") + bytes;
+  const auto bytes = rate(most.memory_bytes_per_s, 1);
+  const auto both = format(" %8s", "") + rate(most.flops_per_s, 1) + bytes;
+  return format("%-18s", "a stage at most") + both + both + both + format(" %8s", "") + bytes;
 }
 
 std::string line_of_seconds(const char* what, double seconds) {
-  return format("%-20s %9s%8s%8s %9s%8s %9s%8s %9s%8s %9.1f", what, "", "", "", "", "", "", "", "",
-                "", milli * seconds);
+  constexpr int columns = 3 * (9 + 2 * 8) + 9 + 8;  // before the last one
+  return format("%-18s%*s", what, columns, "") + in_ms(seconds);
 }
 
 }  // namespace
@@ -64,6 +67,7 @@ double step_work::seconds() const noexcept {
 
 step_work work_of(const cost_model& costs, const planning& how, const prediction& of) {
   const double times = of.microbatches;
+  const double adding = 2 * times - 1;  // a sum is read and written, and first only written
   const auto batch = static_cast<double>(how.batch_size);
   const auto at = costs.at(batch / times).layers;
   step_work made;
@@ -75,11 +79,14 @@ step_work work_of(const cost_model& costs, const planning& how, const prediction
     const double flops = 2 * layer.macs * batch;
     const auto weights = static_cast<double>(layer.parameter_bytes);
     const double gives_bytes = times * layer.output_bytes;
+    const double moved_bytes = given_bytes + gives_bytes;  // or as many of their gradients
     made.layers.push_back({.name = layer.name,
                            .forward = {again * times * layer.forward_s, again * flops,
-                                       again * (given_bytes + gives_bytes + times * weights)},
-                           .input_gradient = {times * layer.input_s, i == 0 ? 0 : flops, 0},
-                           .weight_gradient = {times * layer.weight_s, weights > 0 ? flops : 0, 0},
+                                       again * (moved_bytes + times * weights)},
+                           .input_gradient = {times * layer.input_s, i == 0 ? 0 : flops,
+                                              i == 0 ? 0 : moved_bytes + times * weights},
+                           .weight_gradient = {times * layer.weight_s, weights > 0 ? flops : 0,
+                                               weights > 0 ? moved_bytes + adding * weights : 0},
                            .update = {layer.update_s, 0, update_passes * weights}});
     layers_s += made.layers.back().seconds();
     given_bytes = gives_bytes;
@@ -92,10 +99,10 @@ step_work work_of(const cost_model& costs, const planning& how, const prediction
 }
 
 std::vector<std::string> to_lines(const step_work& of, const kernels::machine_rates& most) {
-  std::vector<std::string> lines{
-      "a step of all stages, in ms; rates in GFLOP/s and GB/s",
-      format("%-20s %9s%8s%8s %9s%8s %9s%8s %9s%8s %9s", "layer", "forward", "GFLOP/s", "GB/s",
-             "input", "GFLOP/s", "weights", "GFLOP/s", "update", "GB/s", "in all")};
+  std::vector<std::string> lines{"a step of all stages, in ms; rates in GFLOP/s and GB/s",
+                                 format("%-18s %8s%8s%8s %8s%8s%8s %8s%8s%8s %8s%8s %8s", "layer",
+                                        "forward", "GFLOP/s", "GB/s", "input", "GFLOP/s", "GB/s",
+                                        "weights", "GFLOP/s", "GB/s", "update", "GB/s", "in all")};
   for (const auto& each : of.layers) lines.push_back(line_of_layer(each));
   lines.push_back(line_of_layer(sum_of(of.layers)));
   if (most.flops_per_s > 0) lines.push_back(line_of_most(most));

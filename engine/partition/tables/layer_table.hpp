@@ -20,9 +20,9 @@ struct work_total {
 struct layer_work {
   std::string name;
   work_total forward = {};  ///< Bytes: of its input, output and weights. With what is recomputed.
-  work_total input_gradient = {};
-  work_total weight_gradient = {};
-  work_total update = {};  ///< Bytes: those of the update that the profile measured.
+  work_total input_gradient = {};   ///< Bytes: of both gradients and its weights.
+  work_total weight_gradient = {};  ///< Bytes: of its input, the output's gradient and the sums.
+  work_total update = {};           ///< Bytes: those of the update that the profile measured.
 
   [[nodiscard]] double seconds() const noexcept {
     return forward.seconds + input_gradient.seconds + weight_gradient.seconds + update.seconds;

@@ -119,6 +119,26 @@ TEST_CASE("a helper computes what waits, two micro-batches ahead and no further"
   CHECK(queue.take_seconds_ahead() == 0);
 }
 
+TEST_CASE("what a helper has computed is given away to whoever adds it") {
+  std::size_t holders = 0;
+  weight_queue queue([&](const step_key&, microbatch_id, const weight_task&,
+                         const at::Tensor& gradient) { holders = gradient.use_count(); },
+                     true);
+  std::uint32_t next = 0;
+  REQUIRE(comes_true([&] {  // it may come too late, and then none of its own is there
+    std::atomic<bool> by_helper = false;
+    std::vector<weight_task> tasks{task(number(0), [&by_helper](bool helping) {
+      by_helper = by_helper || helping;
+      return number(1);
+    })};
+    queue.put(step, {next}, std::move(tasks));
+    const bool was_asked = comes_true([&] { return by_helper.load(); });
+    queue.finish(step, {next++});
+    return was_asked && holders > 0;
+  }));
+  CHECK(holders == 1);
+}
+
 TEST_CASE(
     "a helper without a core holds nobody up, and what it finds too late counts for nothing") {
   sums all;

@@ -88,6 +88,12 @@ TEST_CASE("Work is counted where it is done: no gradient of samples, none of mis
   CHECK_THAT(layers[0].forward.bytes, WithinRel(8 * 1e9 + 4 * 4e9 + 4 * 1e9, 1e-12));
   CHECK_THAT(layers[1].forward.bytes, WithinRel(4 * 4e9 + 4 * 1e9, 1e-12));
   CHECK_THAT(layers[0].update.bytes, WithinRel(update_passes * 1e9, 1e-12));
+  // Gradients are as large as what they are of; a sum of four is written each time and read thrice.
+  CHECK(layers[0].input_gradient.bytes == 0);
+  CHECK_THAT(layers[0].weight_gradient.bytes, WithinRel(8 * 1e9 + 4 * 4e9 + 7 * 1e9, 1e-12));
+  CHECK_THAT(layers[1].input_gradient.bytes, WithinRel(4 * 4e9 + 4 * 1e9, 1e-12));
+  CHECK(layers[1].weight_gradient.bytes == 0);
+  CHECK_THAT(layers[2].input_gradient.bytes, WithinRel(4 * 1e9 + 4 * 8 + 4 * 100, 1e-12));
 }
 
 TEST_CASE("The lines of a step add up, and show rates beside what a stage reaches at most") {
@@ -101,8 +107,9 @@ TEST_CASE("The lines of a step add up, and show rates beside what a stage reache
   CHECK_THAT(lines[8], StartsWith("idle "));
   CHECK_THAT(lines[9], StartsWith("in all "));
   CHECK(std::abs(sum - last_number(lines[9])) < 0.3);  // each is rounded to 0.1 ms
-  // 160 GFLOP in 0.8 s, 28 GB in the same, and no gradient of the samples.
-  CHECK_THAT(lines[2], ContainsSubstring("    800.0   200.0    35.0     400.0       - "));
+  // 160 GFLOP in 0.8 s, 28 GB in the same, no gradient of the samples, and that of the weights.
+  CHECK_THAT(lines[2], ContainsSubstring("    800.0   200.0    35.0    400.0       -       -"
+                                         "   1600.0   100.0    19.4 "));
   for (const auto& line : lines) CHECK(line.size() <= 120);
 }
 
