@@ -50,6 +50,13 @@ BAD = [
     ("engine/step/stage_core.cpp", "#include <caf/actor.hpp>", ["caf", "core"]),
     ("messages/link/frames/outbox.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
     ("optimizers/sweep.hpp", "#include <random>", ["core"]),
+    ("messages/link/wire/connection_io.cpp", '#include "messages/base/log.hpp"', ["core"]),
+    ("messages/link/wire/connection_io.cpp", 'log::warning("copied");', ["core"]),
+    ("messages/link/wire/connection.hpp", "#include <sys/mman.h>\n#include <unistd.h>", ["core", "core"]),
+    ("engine/schedule/plan.cpp", "std::this_thread::yield();", ["core"]),
+    ("engine/schedule/plan.cpp", "std::filesystem::exists(file);", ["core"]),
+    ("engine/collective/buckets.cpp", 'std::getenv("HOME");', ["core"]),
+    ("cluster/launch/agents/ssh_words.cpp", "#include <netinet/in.h>", ["core"]),
 ]
 
 GOOD = [
@@ -67,6 +74,7 @@ GOOD = [
     ("engine/a.cpp", "std::mutex fine;"),
     ("tests/unit/a.cpp", '#include <capnp/message.h>\nauto g = w.grad();'),
     ("tests/unit/x_core_test.cpp", "#include <random>"),
+    ("cluster/launch/push/push_core.hpp", "std::filesystem::path program; void begin_log();"),
 ]
 
 
