@@ -61,7 +61,7 @@ class connection {
   ~connection() = default;
 
   // What the link's owner and its engine want.
-  /// Starts a connection; `done` hears how it ends.
+  /// Starts a connection; `done` is called with its outcome.
   void connect(clock::time_point deadline, link::connected done);
   /// Takes a connection that came in; `share` may be shown to others too.
   void accept(clock::time_point deadline, const key_share& share);
