@@ -25,6 +25,7 @@ FOLDERS = [*MAY_INCLUDE, "tests"]
 UNIT_TESTS = "tests/unit/"  # whose folders are those of the tree
 MOST_FILES = 20
 SUFFIXES = (".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".inc")
+SCRIPTS = (".py", ".sh")  # which count as files of their folder, and are held to nothing else
 
 
 class Confined(NamedTuple):
@@ -165,13 +166,13 @@ def check_file(path, source):
     return sorted(found)
 
 
-def sources(root):
+def sources(root, suffixes=SUFFIXES):
     for folder in FOLDERS:
         if not os.path.isdir(os.path.join(root, folder)):
             sys.exit(f"lint: {root} has no folder {folder}/: not the root of the repository?")
         for where, _, names in os.walk(os.path.join(root, folder)):
             for name in sorted(names):
-                if name.endswith(SUFFIXES):
+                if name.endswith(suffixes):
                     yield os.path.relpath(os.path.join(where, name), root).replace(os.sep, "/")
 
 
@@ -191,9 +192,12 @@ def circles(folders):
                    for folder in folders if folder in reach[folder]})
 
 
-def check_folders(files):
-    """Violations of whole folders, as lines of text. `files`: the sources by their paths."""
+def check_folders(files, scripts=()):
+    """Violations of whole folders, as lines of text. `files`: the sources by their paths; `scripts`:
+    the paths of scripts."""
     included, members = {}, {}
+    for path in scripts:
+        members.setdefault(os.path.dirname(path), []).append(path)
     for path, source in files.items():
         folder = os.path.dirname(path)
         members.setdefault(folder, []).append(path)
@@ -222,7 +226,7 @@ def check_tree(root):
             files[path] = file.read()
         lines += [f"{path}:{line}: {rule}: {advice}"
                   for line, rule, advice in check_file(path, files[path])]
-    return len(files), lines + check_folders(files)
+    return len(files), lines + check_folders(files, sources(root, SCRIPTS))
 
 
 def main():

@@ -121,7 +121,10 @@ class Folders(unittest.TestCase):
         files = {f"tests/unit/{name}.cpp": "" for name in range(lint.MOST_FILES + 1)}
         self.assertEqual(lint.check_folders(files),
                          ["tests/unit: crowd: 21 files; 20 is the most of a folder"])
-        self.assertEqual(lint.check_folders(dict([*files.items()][1:])), [])
+        few = dict([*files.items()][1:])
+        self.assertEqual(lint.check_folders(few), [])
+        self.assertEqual(lint.check_folders(few, ["tests/unit/run.py"]),
+                         ["tests/unit: crowd: 21 files; 20 is the most of a folder"])
 
     def test_a_folder_of_unit_tests_that_mirrors_none_is_named(self):
         files = {"engine/a/b/x.hpp": "", "tests/unit/x_test.cpp": "", "tests/unit/engine/a/x_test.cpp": "",

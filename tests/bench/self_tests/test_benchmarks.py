@@ -1,4 +1,4 @@
-"""Tests of single benchmarks: /usr/bin/python3 tests/bench/test_benchmarks.py"""
+"""Tests of single benchmarks: /usr/bin/python3 tests/bench/self_tests/test_benchmarks.py"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import builds
 import collective
