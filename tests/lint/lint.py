@@ -24,6 +24,7 @@ ROOM_MAY_INCLUDE = {"engine/parameter_server": {"optimizers"}}
 FOLDERS = [*MAY_INCLUDE, "tests"]
 UNIT_TESTS = "tests/unit/"  # whose folders are those of the tree
 MOST_FILES = 20
+MOST_LINES = 60  # of a function
 SUFFIXES = (".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".inc")
 SCRIPTS = (".py", ".sh")  # which count as files of their folder, and are held to nothing else
 
@@ -107,6 +108,7 @@ TOKENS = re.compile(
     r'|(?P<raw>R"(?P<mark>[^()\s\\]{0,16})\(.*?\)(?P=mark)")'
     r'|(?P<string>"(?:\\.|[^"\\\n])*")'
     r"|(?P<char>(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])+')", re.DOTALL)
+TYPE_OR_TABLE = re.compile(r"\b(namespace|struct|class|enum|union)\b[^()]*$|=\s*$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 
 
@@ -147,6 +149,25 @@ def check_direction(path, header, quoted):
     return None
 
 
+def long_functions(code):
+    """Where functions begin that have too many lines, and how many. What has parentheses before its
+    brace is one, or a part of one; types and tables are not."""
+    open_blocks, head, found = [], 0, []
+    for mark in re.finditer(r"[{};]", code):
+        if mark[0] == "{":
+            before = code[head:mark.start()]
+            is_function = "(" in before and not TYPE_OR_TABLE.search(before)
+            begin = head + len(before) - len(before.lstrip())
+            open_blocks.append(line_of(code, begin) if is_function else None)
+        elif mark[0] == "}" and open_blocks:
+            if begin := open_blocks.pop():
+                lines = line_of(code, mark.start()) - begin + 1
+                if lines > MOST_LINES:
+                    found = [each for each in found if each[0] < begin] + [(begin, lines)]
+        head = mark.end()
+    return found
+
+
 def check_file(path, source):
     """Violations in one file, as (line, rule, advice)."""
     bare, code = code_of(source)
@@ -163,6 +184,8 @@ def check_file(path, source):
         if rule.where.match(path):
             found += [(line_of(code, match.start()), rule.rule, rule.advice)
                       for match in rule.text.finditer(code)]
+    found += [(line, "length", f"{lines} lines of one function; {MOST_LINES} are the most")
+              for line, lines in long_functions(code)]
     return sorted(found)
 
 

@@ -57,6 +57,9 @@ BAD = [
     ("engine/schedule/plan.cpp", "std::filesystem::exists(file);", ["core"]),
     ("engine/collective/buckets.cpp", 'std::getenv("HOME");', ["core"]),
     ("cluster/launch/agents/ssh_words.cpp", "#include <netinet/in.h>", ["core"]),
+    ("engine/a.cpp", "int a(int of) {" + 60 * "\n" + "}", ["length"]),
+    ("tests/unit/a.cpp", "TEST_CASE() {\n  if (a) {" + 60 * "\n" + "}\n}", ["length"]),
+    ("engine/a.hpp", "struct b {\n  void a()\n      const {" + 59 * "\n" + "}\n};", ["length"]),
 ]
 
 GOOD = [
@@ -74,6 +77,8 @@ GOOD = [
     ("engine/a.cpp", "std::mutex fine;"),
     ("tests/unit/a.cpp", '#include <capnp/message.h>\nauto g = w.grad();'),
     ("tests/unit/x_core_test.cpp", "#include <random>"),
+    ("engine/a.cpp", "int a(int of) {" + 59 * "\n" + "}"),
+    ("engine/a.cpp", "struct a : b {" + 99 * "\n" + "};\nconstexpr c d[] = {" + 99 * "\n" + "};"),
     ("cluster/launch/push/push_core.hpp", "std::filesystem::path program; void begin_log();"),
 ]
 
@@ -86,7 +91,7 @@ class Rules(unittest.TestCase):
 
     def test_every_rule_has_a_bad_sample(self):
         named = {rule for *_, rules in BAD for rule in rules}
-        known = {"direction"} | {rule.rule for rule in lint.CONFINED + lint.BANNED}
+        known = {"direction", "length"} | {rule.rule for rule in lint.CONFINED + lint.BANNED}
         self.assertEqual(named, known)
 
     def test_good_samples_pass(self):
