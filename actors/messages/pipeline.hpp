@@ -123,8 +123,8 @@ struct replica_group {
 /// A group of two that moves tensors by the collective library of the stages' devices: what one
 /// stage sends another one, in another process, on edges of one kind, whatever the chunks. The
 /// sender has rank 0. One of the two begins each transfer first, the stage that comes first in the
-/// pipeline, and the other one when it hears of it: no transfer waits on the GPU of the second for
-/// anything that the first has still to begin (docs/gpu.md).
+/// pipeline, and the other one when the first has announced it: no transfer waits on the GPU of the
+/// second for anything that the first has still to begin (docs/gpu.md).
 struct edge_port {
   caf::strong_actor_ptr other = {};       // a stage_actor
   engine::edge on = engine::edge::input;  // or gradient

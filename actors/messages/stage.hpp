@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
-#include "engine/collective/norm/norm_sum_core.hpp"
+#include "engine/collective/norm/norm_parts.hpp"
 #include "engine/device/device_streams.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"

@@ -77,9 +77,9 @@ using whole_part = result<engine::tensor_batch>;
 /// Parts that come in pieces: one under way for each worker.
 class incoming_parts {
  public:
-  /// Nothing before the last piece. What is wrong with one is told at the last, so that every shard
-  /// hears of the push. Errors: those of batch_assembly; bad_frame for a piece that is missing,
-  /// repeated or out of order.
+  /// Nothing before the last piece. An error in a piece is returned at the last one, so that every
+  /// shard learns of the push. Errors: those of batch_assembly; bad_frame for a piece that is
+  /// missing, repeated or out of order.
   [[nodiscard]] std::optional<whole_part> add(
       const push_gradients& piece, const std::vector<engine::parameter_entry>& directory);
   void forget(engine::worker_id worker) { open_.erase(worker); }

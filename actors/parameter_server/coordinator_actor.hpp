@@ -19,8 +19,8 @@ struct coordinator_parts {
 };
 
 /// Spawns the coordinator of these shards and connects them to it; workers that join wait for that.
-/// A worker whose presence ends leaves. When a shard is gone, so is the parameter server: whoever
-/// joins hears peer_lost, and members have requests and a monitor of their own at every shard.
+/// A worker whose presence ends leaves. When a shard is gone, so is the parameter server: who
+/// joins then gets peer_lost, and members have requests and a monitor of their own at every shard.
 /// It is declared cheap (see declare_cheap).
 [[nodiscard]] coordinator_actor spawn_coordinator(caf::actor_system& system,
                                                   coordinator_parts parts);

@@ -244,7 +244,7 @@ void on_apply(shard_pointer self, const apply_pushes& order) {
   obey(self, self->state.core->apply(update));
 }
 
-/// Whoever waits hears why the shard ends.
+/// Requests that wait fail with the reason for which the shard ends.
 void give_up(shard_pointer self, const error& why) {
   fail_all(self, why);
   for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))

@@ -278,7 +278,7 @@ void on_outcome(worker_pointer self, const share_outcome& outcome) {
   }
 }
 
-/// Whoever waits hears why the worker ends.
+/// Requests that wait fail with the reason for which the worker ends.
 void give_up(worker_pointer self, const error& why) {
   for (auto& [ticket, to] : std::exchange(self->state.waiting, {}))
     std::visit([&](auto& promise) { promise.deliver(to_caf(why)); }, to);

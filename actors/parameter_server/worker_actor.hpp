@@ -34,7 +34,7 @@ using learner_factory = std::function<result<learner>(const build_worker&)>;
 
 /// Spawns a worker with a thread of its own, which opens the data, builds the model and joins the
 /// parameter server first: shares wait for that, and tell if it failed. Its gradients lie in
-/// `memory` (null: anywhere); `progress` is told of its thread (null: nobody is). `how`: its
+/// `memory` (null: anywhere); `progress` watches its thread (null: nobody does). `how`: its
 /// arithmetic, with the loss and the metrics that the order names.
 [[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                                         const learner_factory& make, const build_worker& order,

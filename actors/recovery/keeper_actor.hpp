@@ -14,7 +14,7 @@ namespace troupe::actors {
 /// `known` has. `kept`: what it keeps, and had before; nobody else may look at its versions while
 /// the actor lives. Throws std::system_error where no thread can be started.
 [[nodiscard]] keeper_actor spawn_keeper(
-    caf::actor_system& system, optimizers::registry known = optimizers::built_in(),
+    caf::actor_system& system, optimizers::registry known,
     std::shared_ptr<kept_stages> kept = std::make_shared<kept_stages>());
 
 }  // namespace troupe::actors

@@ -84,7 +84,7 @@ class neighbourhood {
   /// listens.
   effects lose(const std::string& node, const error& why);
 
-  /// Sends to a node heard of before (`heard_of`), connecting first if need be.
+  /// Sends to a node that is known (`heard_of`), and connects to it first if necessary.
   effects send(const std::string& node, messages::frame out);
 
   /// Says goodbye to everybody; done once `alone`.

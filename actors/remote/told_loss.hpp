@@ -6,7 +6,7 @@
 
 namespace troupe::actors {
 
-/// What a node hears of the loss of another: "node 'stage-1' is gone: REASON", or where a
+/// What a node is told when another one is lost: "node 'stage-1' is gone: REASON", or where a
 /// connection ended "node 'stage-1' is gone: peer 10.0.0.2:53121 is gone: REASON".
 struct told_loss {
   std::string connection;  ///< "10.0.0.2:53121", or what else the link calls it; empty: none ended.

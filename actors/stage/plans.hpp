@@ -5,8 +5,8 @@
 #include "actors/messages/common.hpp"
 #include "actors/stage/state/stage_state.hpp"
 
-/// The plans that a stage is told of, and what its runs name of them: a part of the stage's shell
-/// (stage_state.hpp).
+/// The plans that are announced to a stage, and which of them its runs name: a part of the stage's
+/// shell (stage_state.hpp).
 namespace troupe::actors {
 
 /// Keeps a plan under its number. It comes from another process: it is checked here, and nowhere

@@ -145,12 +145,12 @@ void place_processes_in(tour& all, const run_needs& needs) {
   who.needed_bytes = std::reduce(needs.stage_bytes.begin(), needs.stage_bytes.end());
 }
 
-/// Has the machine of the stage that is to read the data open them; where the trainer is to, the
-/// data are open already.
-void ask_for_data(tour& all, const trainer_config& config, const data_of& data) {
-  const auto stage = stage_of_data(config, config.data);
-  if (!data || !stage || !*stage || all.places.empty()) return;
-  all.nodes[all.places.at(**stage)].data = data(config);
+/// The machine of the stage that is to read the data; null where the trainer is to, which has them
+/// open already.
+visited* reader_of_data(tour& all, const placement_tables& config, const data_config& data) {
+  const auto stage = stage_of_data(config, data);
+  if (!stage || !*stage || all.places.empty()) return nullptr;
+  return &all.nodes[all.places.at(**stage)];
 }
 
 visited trainer_of(const cluster_config& cluster, const tour& all) {
@@ -252,7 +252,8 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
     place_processes_in(all, needs);
     note_what_links_take(all, config.cluster, needs.threads_of_processes.size());
   }
-  ask_for_data(all, config, program.data);
+  if (auto* const reader = reader_of_data(all, config, config.data); reader && program.data)
+    reader->data = program.data(config);
   if (config.pipeline.stages_in == placement::processes)
     all.edges = edges_to_probe(all.nodes.size(), all.places,
                                program.has_stages ? config.pipeline.stages : all.places.size(),

@@ -48,7 +48,7 @@ struct common_network {
 [[nodiscard]] std::optional<std::string> own_address_in(const listening_node& node,
                                                         const network_range& range);
 
-/// What the user is told of the network in which nodes listen, which the trainer's is not.
+/// The warning about a network in which nodes listen and the trainer does not.
 [[nodiscard]] std::string words_on_network(const network_range& range, const std::string& trainer);
 
 /// Whether no two machines listen at one address, as they do where both have a bridge of their own

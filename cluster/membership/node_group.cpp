@@ -367,7 +367,7 @@ node_group::~node_group() {
   for (const auto& host : std::exchange(hosts_, {}))
     caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{failure_});
   system_.await_all_actors_done();
-  // The trainer leaves last. But a node whose host was never found ends when it hears us leave.
+  // The trainer leaves last. But a node whose host was never found ends when we leave.
   if (!all_here) node_.reset();
   const bool in_order = !loss_of(names_) && !end_of(names_);
   if (auto buried = understudies_.bury(); !buried) log::warning(buried.error().text);

@@ -28,8 +28,8 @@ class suspicions_core {
   }
 
   /// The first that is as old as `grace`, between nodes that are both there. What is said of
-  /// others, or by others, is forgotten: whoever suspects everybody has mostly been cut off itself,
-  /// and the trainer hears of that within the grace.
+  /// others, or by others, is forgotten: a node that suspects all others has mostly been cut off
+  /// itself, which the trainer notices within the grace.
   [[nodiscard]] std::optional<suspicion> due(const std::vector<std::string>& there,
                                              clock::duration grace, clock::time_point now) {
     const auto is_there = [&](const std::string& node) {

@@ -27,7 +27,7 @@ std::string listening_setting(const node_options& options) {
          options.listen + ": ";
 }
 
-/// What it throws is an error of the run: its nodes are told of that before they end.
+/// An exception becomes an error of the run, which its nodes are told before they end.
 result<void> drive_all(const node_run& run, node_group& nodes) try {
   return run.drive(nodes);
 } catch (const std::exception& problem) {

@@ -174,9 +174,7 @@ result<void> name_layers(prepared_run& run, const pipeline_config& pipeline,
 }
 
 /// Cuts the model, and what follows from where it is cut.
-result<void> cut_model(prepared_run& run, const application& program,
-                       const trainer_config& config) {
-  const auto& known = program.info.known;
+result<void> cut_model(prepared_run& run, const registries& known, const trainer_config& config) {
   if (auto fine = name_layers(run, config.pipeline, config.optimizer, config.places, known); !fine)
     return fine;
   auto partition = choose_partition({run.layers, run.blueprint, config, known, *run.data});
@@ -325,7 +323,8 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   };
   if (auto enough = fits(config.pipeline.micro_batches); !enough)
     return tl::unexpected(enough.error());
-  if (auto cut = cut_model(run, program, config); !cut) return tl::unexpected(cut.error());
+  if (auto cut = cut_model(run, program.info.known, config); !cut)
+    return tl::unexpected(cut.error());
   if (auto enough = fits(run.microbatches); !enough) return tl::unexpected(enough.error());
   warn_of_one_class(config.data.source, *run.data);
   return run;

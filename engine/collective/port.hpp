@@ -62,9 +62,9 @@ class collective_port {
   /// calling thread's current stream has been given before. `ended` is told, on a thread of the
   /// port, when `to` of all of them is there, or why it never will be: bad_config (an operation
   /// that cannot be), peer_lost, timed_out, handler_failed, cancelled. It must not block or throw,
-  /// nor end the port. Tensors are held until then. `begun`, if any, is told before, likewise, once
-  /// the device has been given all of them, so that nothing this process does can hold them up any
-  /// more; where that fails it hears nothing.
+  /// nor end the port. Tensors are held until then. `begun`, if any, is called before, likewise,
+  /// once the device has been given all of them, so that nothing this process does can hold them up
+  /// any more; not at all where that fails.
   virtual void submit(std::vector<collective_operation> group, done ended, started begun) = 0;
   void submit(std::vector<collective_operation> group, done ended) {
     submit(std::move(group), std::move(ended), {});

@@ -1,4 +1,5 @@
-"""Builds in an empty folder, without a compiler cache: what `./dev train` needs, and everything.
+"""Builds in an empty folder, without a compiler cache: what `./dev train` needs, everything, and
+everything once more after a core's header has changed.
 
 ./dev bench builds [--base COMMIT] [--json FILE] [--rounds R] [--write-docs]
 
@@ -24,6 +25,7 @@ from figures import figure_table, parser_of, read_figures, report, say_figure
 
 BUILD_S = 10_800.0
 TRAIN = "resnet_pipeline"  # the target of ./dev train
+CORE_HEADER = "stage_core.hpp"  # in engine/, wherever a commit has it
 ROOM_BYTES = 8 << 30  # more than a build takes
 
 
@@ -78,19 +80,41 @@ def call(command: list[str], folder: Path) -> None:
         raise harness.Failure(f"{' '.join(command)}:\n{harness.tail(done.stdout)}")
 
 
+def change_core_header(folder: Path) -> None:
+    """Adds a comment to the core's header. Raises Failure if there is no such header."""
+    found = sorted((folder / "engine").rglob(CORE_HEADER))
+    if not found:
+        raise harness.Failure(f"there is no {CORE_HEADER} in engine/")
+    with found[0].open("a") as header:
+        header.write("// A comment, for a build.\n")
+
+
+class Stopwatch:
+    """Prints what has passed since it was made."""
+
+    def __init__(self) -> None:
+        self.began, self.cpu_before = time.monotonic(), children_cpu_s()
+
+    def say(self, name: str) -> None:
+        say_figure(name, time.monotonic() - self.began, "s")
+        say_figure(f"{name}.cpu", children_cpu_s() - self.cpu_before, "s")
+
+
 def measure(commit: str, scratch: Path) -> None:
     """Builds one commit in an empty folder, and prints the figures."""
     folder = scratch / "sources"
     unpack(commit, folder)
-    began, cpu_before = time.monotonic(), children_cpu_s()
-    steps = (("train", [["cmake", "--preset", "release", *torch_flags()],
-                        ["cmake", "--build", "build/release", "--target", TRAIN]]),
-             ("everything", [["cmake", "--build", "build/release"]]))
-    for name, commands in steps:
-        for command in commands:
-            call(command, folder)
-        say_figure(name, time.monotonic() - began, "s")
-        say_figure(f"{name}.cpu", children_cpu_s() - cpu_before, "s")
+    build = ["cmake", "--build", "build/release"]
+    from_nothing = Stopwatch()
+    call(["cmake", "--preset", "release", *torch_flags()], folder)
+    call([*build, "--target", TRAIN], folder)
+    from_nothing.say("train")
+    call(build, folder)
+    from_nothing.say("everything")
+    change_core_header(folder)
+    after_a_change = Stopwatch()
+    call(build, folder)
+    after_a_change.say("core_header")
 
 
 def contenders(commits: list[str]) -> list[Contender]:
@@ -102,7 +126,7 @@ def contenders(commits: list[str]) -> list[Contender]:
 def remark(results: list[Result]) -> str:
     """How long the first takes beside the last, where there are two."""
     lines = []
-    for figure in ("train", "everything"):
+    for figure in ("train", "everything", "core_header"):
         new, old = results[0].median(figure), results[-1].median(figure)
         if len(results) > 1 and new and old:
             lines.append(f"`{figure}` takes {new / old:.2f} of the time that it takes at "

@@ -18,9 +18,9 @@ using namespace troupe::tests;
 /// Keepers of versions: one of each stage's own, and one elsewhere that all share.
 struct kept_elsewhere {
   kept_elsewhere(const std::shared_ptr<home>& where, std::size_t stages)
-      : where_(where), shared_(actors::spawn_keeper(where->system)) {
+      : where_(where), shared_(actors::spawn_keeper(where->system, optimizers::built_in())) {
     for (std::size_t stage = 0; stage < stages; ++stage)
-      own_.push_back(actors::spawn_keeper(where->system));
+      own_.push_back(actors::spawn_keeper(where->system, optimizers::built_in()));
   }
   ~kept_elsewhere() {
     for (const auto& each : own_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);

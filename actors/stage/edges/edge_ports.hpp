@@ -23,11 +23,11 @@ namespace troupe::actors {
 
 /// The ports by which a stage's activations and gradients go to stages of other processes and come
 /// from there. The sender announces each tensor by a message, and its receiver begins to receive
-/// when it hears of it, whatever it does meanwhile. So both ends submit the same in one order,
-/// which no plan has to say, and nothing that is sent waits for anything but what was sent before
-/// it by the same port. edge_port says which end gives its device a transfer first: the sender, and
-/// announces it after that; or the receiver, and answers after that, and then the sender begins
-/// (docs/gpu.md). Of one thread, but for the callbacks.
+/// when that message arrives, whatever it does meanwhile. So both ends submit the same in one
+/// order, which no plan has to say, and nothing that is sent waits for anything but what was sent
+/// before it by the same port. edge_port says which end gives its device a transfer first: the
+/// sender, and announces it after that; or the receiver, and answers after that, and then the
+/// sender begins (docs/gpu.md). Of one thread, but for the callbacks.
 class edge_ports {
  public:
   edge_ports() = default;
@@ -61,7 +61,7 @@ class edge_ports {
   /// Begins to receive what was announced, and tells `ended` its edge and the tensor, or why it
   /// never comes. The sender that waits for that is told by `answer`. What was announced for a port
   /// of an earlier connection of the stage, where nobody sends any more, is left out, and `ended`
-  /// hears nothing. Errors, after which nothing comes by this port: bad_frame for what does not
+  /// is not called. Errors, after which nothing comes by this port: bad_frame for what does not
   /// fit, handler_failed without memory for it.
   [[nodiscard]] result<void> receive(const announced_tensor& what,
                                      const engine::device_streams& streams, const awaiting& answer,

@@ -24,14 +24,14 @@ class channel {
   [[nodiscard]] virtual result<void> push(std::size_t bytes, int count) = 0;
 };
 
-/// Whether messages pass: a few small ones, and then one that fills many packets; `so_far` hears of
-/// the first before the second is sent, for large messages may not pass where small ones do. What
-/// goes wrong stands in the result, whose figures are not to be shown: others may be tried at once.
+/// Whether messages pass: a few small ones, and then one that fills many packets; `so_far` gets
+/// the first result before the second message is sent, for large ones may not pass where small ones
+/// do. An error is in the result, whose figures are not to be shown: others may be tried at once.
 [[nodiscard]] flow_facts try_out(channel& by, const std::string& name,
                                  const std::function<void(const flow_facts&)>& so_far);
 
-/// Measures round trips and then the rate, each for up to a tenth of a second; `so_far` hears of
-/// the first before the second begins. What goes wrong stands in the result.
+/// Measures round trips and then the rate, each for up to a tenth of a second; `so_far` gets
+/// the first before the second begins. An error is in the result.
 [[nodiscard]] flow_facts measure(channel& by, const std::string& name,
                                  const std::function<void(const flow_facts&)>& so_far);
 

@@ -117,7 +117,7 @@ void node_visit::kill(const std::string& process) {
   });
 }
 
-/// What is heard of it from here on is of this one: another of its name has ended before.
+/// Reports from here on are of this process: an earlier one of its name has ended.
 result<void> node_visit::start(const std::string& process, const request& what) {
   {
     const std::lock_guard lock(box_->mutex);

@@ -36,7 +36,7 @@ class node_visit {
   [[nodiscard]] static result<std::unique_ptr<node_visit>> open(const agent_plan& plan,
                                                                 agent_host host,
                                                                 std::size_t examiners);
-  /// By any means; whoever hears of the node's processes tells `box`.
+  /// By any means; what the node's processes report goes to `box`.
   node_visit(std::shared_ptr<visit_mailbox> box, visit_means means);
   node_visit(const node_visit&) = delete;
   node_visit& operator=(const node_visit&) = delete;

@@ -15,7 +15,7 @@
 
 namespace troupe::cluster::doctor {
 
-/// What is heard of the processes on a node that the doctor visits. Filled from any thread. What a
+/// Reports about the processes on a node that the doctor visits. Filled from any thread. What a
 /// node says of other processes is ignored: anybody who knows the secret may have said it.
 struct visit_mailbox {
   /// Lines of facts, and bytes of a line: the program never writes more for a request.

@@ -13,8 +13,8 @@
 
 namespace troupe::cluster {
 
-/// What an agent does with what it hears from its launcher and from its processes: it starts them,
-/// tells of them, and ends all of them when its launcher says so, breaks off or falls silent. A
+/// How an agent reacts to its launcher and to its processes: it starts them, reports on them, and
+/// ends all of them when its launcher says so, closes the stream or falls silent. A
 /// pure state machine; `now` never goes back.
 class agent_core {
  public:

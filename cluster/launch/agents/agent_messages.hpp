@@ -39,7 +39,7 @@ inline constexpr std::size_t most_text_bytes = 6 << 10;
 /// Values of an order or event. Copyable, comparable.
 namespace orders {
 
-/// The first order. Whoever hears nothing for `silence_ms` ends what it has.
+/// The first order. A side that receives nothing for `silence_ms` ends its processes.
 struct begin {
   std::uint32_t silence_ms = 0;
   bool operator==(const begin&) const = default;

@@ -43,7 +43,8 @@ inline constexpr const char* set_the_clock =
          ": times in logs and files will not fit together";
 }
 
-/// Of a host whose agent says what time it is, when its launcher hears that; 0: it does not say.
+/// For a host whose agent says what time it is, and the time at which its launcher reads that; 0:
+/// it does not say.
 /// Empty: the clock is near enough.
 [[nodiscard]] inline std::string words_on_told_clock(std::int64_t told_ns, std::int64_t now_ns) {
   if (told_ns <= 0 || now_ns <= 0) return {};

@@ -30,7 +30,7 @@ struct agent_place {
   [[nodiscard]] std::string waiting(std::chrono::seconds time, const std::string& what) const;
 };
 
-/// What to do about a process, or an agent, of another host that is heard of no more.
+/// What to do about a process, or an agent, of another host from which nothing comes any more.
 inline constexpr const char* remedy_of_silence =
     "see whether its host is up and reached from here (ip link, ping) and nothing has stopped it "
     "there, and start the run again";
@@ -104,8 +104,8 @@ class session_core {
   [[nodiscard]] effects start(orders::start what);
   /// Our own process has stood still, as its agents have been told, and goes on.
   [[nodiscard]] effects resume(time_point now);
-  /// The processes have been told to end, which the agent is to report. Where it says nothing at
-  /// all, the user hears that, and it is given up after deadlines::quiet_agent. Processes that take
+  /// The processes have been told to end, which the agent is to report. If it says nothing at
+  /// all, the user is told, and it is given up after deadlines::quiet_agent. Processes that take
   /// longer are waited for; which ones is said once.
   void expect_ends(time_point now) noexcept { ends_expected_ = now; }
   /// Nothing more is wanted of the agent: its end is in order from here on.

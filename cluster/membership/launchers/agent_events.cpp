@@ -155,7 +155,7 @@ void agent_launcher::flush(agent_session& to) const {
   while (!to.unsent.empty() && to.input) {
     const auto count = ::write(to.input.get(), to.unsent.data(), to.unsent.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return;  // the next tick tries again; a stream that is closed is heard of
+    if (count < 0) return;  // the next tick tries again; a stream that is closed is noticed
     forget_front(to.unsent, static_cast<std::size_t>(count));
   }
 }

@@ -31,7 +31,7 @@ struct agent_host {
   std::vector<std::string> addresses = {};  ///< Of its interfaces, as its agent says them.
 };
 
-/// For processes that are no nodes of a run: what they are told, and who hears of them. Where
+/// For processes that are no nodes of a run: what they are told, and who is told about them. Where
 /// `arguments` is set all are. Called on the launcher's threads and under its lock: they must not
 /// call it.
 struct process_watch {

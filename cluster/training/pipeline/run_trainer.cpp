@@ -53,13 +53,13 @@ void warn_of_threads(const placement_tables& config) {
 
 using driver = std::function<result<void>(node_group&)>;
 
-result<run_end> drive_nodes(const application& program, const trainer_config& config,
+result<run_end> drive_nodes(const registries& known, const trainer_config& config,
                             actors::progress_settings progress, driver drive,
                             run_control& control) {
   if (auto takes = checkpoint_keeper::try_folder(config.checkpoint, config.places); !takes)
     return tl::unexpected(takes.error());
   warn_of_threads(config);
-  auto placed = place_nodes(program.info.known, config);
+  auto placed = place_nodes(known, config);
   if (!placed) return tl::unexpected(placed.error());
   return run_nodes({.where = std::move(placed->where),
                     .listen = std::move(placed->listen),
@@ -67,7 +67,7 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                     .progress = std::move(progress),
                     .drive = std::move(drive),
                     .understudies = config.cluster.understudies,
-                    .own_messages = program.info.known.own_messages,
+                    .own_messages = known.own_messages,
                     .invited = config.keeper_socket},
                    config.checkpoint, config.cluster, control);
 }
@@ -87,8 +87,8 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
     tell_prediction(*run);
     return {};
   };
-  return drive_nodes(program, config, progress_of(config.observe, config.train), prepare_and_drive,
-                     control);
+  return drive_nodes(program.info.known, config, progress_of(config.observe, config.train),
+                     prepare_and_drive, control);
 }
 
 }  // namespace
@@ -114,7 +114,8 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   const auto placed = with_places({program, config, *run});
   if (!placed) return tl::unexpected(placed.error());
   return drive_nodes(
-      program, *placed, stage_progress_of(placed->pipeline, placed->observe, placed->train, *run),
+      program.info.known, *placed,
+      stage_progress_of(placed->pipeline, placed->observe, placed->train, *run),
       [&](node_group& group) { return drive(group, program, *placed, *run, control); }, control);
 }
 

@@ -40,7 +40,7 @@ class held_signals {
     ::sigemptyset(&held_);
     for (const int each : {SIGINT, SIGTERM, SIGHUP, checkpoint_signal})
       if (each != 0 && !is_ignored(each)) ::sigaddset(&held_, each);
-    // Who ignores it is told of no child's end.
+    // A process that ignores SIGCHLD is not notified when a child ends.
     struct sigaction usual {};
     usual.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &usual, nullptr);

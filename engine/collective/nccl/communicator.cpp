@@ -226,7 +226,7 @@ std::optional<error> communicator::loss() {
 void communicator::start(request asked) {
   if (asked.refused || broken_) {
     const error why = asked.refused ? *asked.refused : *broken_;
-    asked.steps.clear();  // what was kept is let go before whoever waits for it hears
+    asked.steps.clear();  // released before `ended` is called
     return asked.ended(tl::unexpected(why));
   }
   const auto due = clock::now() + how_.waits.operation;
@@ -329,7 +329,7 @@ void communicator::land(result<void> how) {
   flight oldest = std::move(flights_.front());
   flights_.pop_front();
   nap_ = first_nap;
-  oldest.of.steps.clear();  // lets go of what was kept, before whoever waits for it hears
+  oldest.of.steps.clear();  // releases what was kept, before `ended` is called
   oldest.of.ended(how);
 }
 

@@ -83,7 +83,7 @@ class communicator {
   /// calling thread's current stream has been given before, and `ended` is told when the device has
   /// done them, or why they failed: bad_config (an operation that cannot be), peer_lost, timed_out,
   /// handler_failed, cancelled. What the operations keep is held until then. `begun`, if any, is
-  /// told before, once the device has been given them all; where that fails it hears nothing.
+  /// called before, once the device has been given them all; not at all where that fails.
   void submit(std::vector<operation> group, done ended, started begun = {});
 
   /// The same of several steps, one after the other, of which no other submission comes between. An

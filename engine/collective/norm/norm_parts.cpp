@@ -7,6 +7,13 @@
 
 namespace troupe::engine {
 
+std::string to_string(const norm_place& at) {
+  return "sum " + std::to_string(at.ordinal) + " of the " + (at.backward ? "backward" : "forward") +
+         " of group " + std::to_string(at.group) +
+         (at.chunk > 0 ? " of chunk " + std::to_string(at.chunk) : "") + " in " +
+         to_string(at.step);
+}
+
 norm_part merge(norm_sum what, const norm_part& left, const norm_part& right) {
   norm_part both(left.size());
   if (what == norm_sum::gradients) {

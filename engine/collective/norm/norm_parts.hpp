@@ -1,8 +1,12 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "engine/step/step_key.hpp"
 
 namespace troupe::engine {
 
@@ -14,6 +18,20 @@ enum class norm_sum : std::uint8_t {
 
 /// A micro-batch's part of such a sum, or the sum of several.
 using norm_part = std::vector<double>;
+
+/// Which sum of a step: the one that is so many in an action on a group (see norm_groups).
+struct norm_place {
+  step_key step;
+  bool backward = false;
+  std::uint32_t chunk = 0;
+  std::uint32_t group = 0;
+  std::uint32_t ordinal = 0;
+
+  auto operator<=>(const norm_place&) const = default;
+};
+
+/// "sum 3 of the backward of group 1 in step 2 of epoch 0"
+[[nodiscard]] std::string to_string(const norm_place& at);
 
 /// The part of both together; moments are merged as Chan, Golub and LeVeque do (1979). Both have
 /// the same size, of moments an odd one.

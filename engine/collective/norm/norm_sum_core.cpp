@@ -17,13 +17,6 @@ std::string part_of(std::uint32_t rank, const norm_place& at) {
 
 }  // namespace
 
-std::string to_string(const norm_place& at) {
-  return "sum " + std::to_string(at.ordinal) + " of the " + (at.backward ? "backward" : "forward") +
-         " of group " + std::to_string(at.group) +
-         (at.chunk > 0 ? " of chunk " + std::to_string(at.chunk) : "") + " in " +
-         to_string(at.step);
-}
-
 result<void> norm_sum_core::take(open_sum& sum, std::uint32_t from, norm_sum what,
                                  norm_part part) const {
   const auto due = std::ranges::find(sum.missing, from);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,20 +15,6 @@
 #include "messages/base/ids.hpp"
 
 namespace troupe::engine {
-
-/// Which sum of a step: the one that is so many in an action on a group (see norm_groups).
-struct norm_place {
-  step_key step;
-  bool backward = false;
-  std::uint32_t chunk = 0;
-  std::uint32_t group = 0;
-  std::uint32_t ordinal = 0;
-
-  auto operator<=>(const norm_place&) const = default;
-};
-
-/// "sum 3 of the backward of group 1 in step 2 of epoch 0"
-[[nodiscard]] std::string to_string(const norm_place& at);
 
 /// Effect: send the own part to these ranks.
 struct send_norm_part {

@@ -1,5 +1,6 @@
 #include "messages/link/door/door_carrier.hpp"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -9,6 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "messages/base/log.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::messages::door {
 namespace {
@@ -330,6 +334,16 @@ void door_carrier::drop(void*) {
   body_in_->is_offered = false;  // and its bytes are thrown away
   readable_ = true;
   is_deaf_ = false;
+}
+
+std::shared_ptr<borrowed_memory> door_carrier::open_memory(const wire::memory_message& offered,
+                                                           const descriptor& handed) {
+  memory_location where{process_, -1, offered.bytes, {}};
+  std::memcpy(where.mark.data(), offered.mark, where.mark.size());
+  auto opened = borrowed_memory::open(where, handed);
+  if (opened) return std::move(*opened);
+  log::warning(fmt::format("peer {}: tensors are copied: {}", whom().name(), opened.error().text));
+  return nullptr;
 }
 
 void door_carrier::send(sending& what) {

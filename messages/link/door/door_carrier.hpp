@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,7 +48,10 @@ class door_carrier : public carrier {
   void drop(void* offered) override;
   void hang_up() override;
   [[nodiscard]] bool keeps_order() const override { return true; }
-  [[nodiscard]] std::uint64_t process() const override { return process_; }
+  [[nodiscard]] std::shared_ptr<borrowed_memory> open_memory(const wire::memory_message& offered,
+                                                             const descriptor& handed) override;
+  /// The other side's process, where it is one of this machine; else 0.
+  [[nodiscard]] std::uint64_t process() const { return process_; }
   [[nodiscard]] const std::string& host() const { return host_; }
 
  protected:

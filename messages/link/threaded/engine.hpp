@@ -33,7 +33,7 @@ class engine {
 
   /// Options for each door: `inside`, whose transport is shm, is for the second one, if there is to
   /// be one. `counters` outlives the engine; `memory` (null: none) is what it lends over shm,
-  /// and `desk` is told of what was borrowed and is over. Errors: transport_missing, io_failed.
+  /// and borrowed tensors are returned by way of `desk`. Errors: transport_missing, io_failed.
   [[nodiscard]] static result<std::unique_ptr<engine>> make(
       const link_options& options, const std::optional<link_options>& inside, link_events events,
       link_counters& counters, std::shared_ptr<shared_memory> memory,

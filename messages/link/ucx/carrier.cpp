@@ -177,7 +177,7 @@ result<void> ucx_carrier::open_endpoint(std::span<const std::byte> address) {
   params.err_handler = {&ucx_carrier::on_failed, this};
   const auto status = ucp_ep_create(worker_.get(), &params, &endpoint_);
   if (status == UCS_OK) return {};
-  endpoint_ = nullptr;  // and the worker is not used again: it may have heard of the dead
+  endpoint_ = nullptr;  // and the worker is not used again: it may know of a dead peer
   return tl::unexpected(to_error(status, "UCX cannot reach it", errc::peer_lost));
 }
 

@@ -14,6 +14,8 @@
 
 namespace troupe::messages {
 
+class borrowed_memory;
+
 /// A message on its way to the carrier and through it. It stays where it is, with all it points to,
 /// until the connection is told that it was sent.
 struct sending {
@@ -95,8 +97,12 @@ class carrier {
   /// Whether the other side, which has said where it is reached, may say it again.
   [[nodiscard]] virtual bool expects_address() const { return false; }
 
-  /// The other side's process, where it is one of this machine; else 0.
-  [[nodiscard]] virtual std::uint64_t process() const { return 0; }
+  /// Maps the memory that the other side offers and has handed over, and holds its process. Null
+  /// where that cannot be had, after a warning that says why; tensors are copied then.
+  [[nodiscard]] virtual std::shared_ptr<borrowed_memory> open_memory(
+      const wire::memory_message& /*offered*/, const descriptor& /*handed*/) {
+    return nullptr;
+  }
 
   /// Whether this side can read the other side's memory; the connection tells the other side.
   [[nodiscard]] virtual bool reads_peer() const { return false; }

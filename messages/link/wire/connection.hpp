@@ -61,7 +61,7 @@ class connection {
   ~connection() = default;
 
   // What the link's owner and its engine want.
-  /// Starts a connection; `done` hears how it ends.
+  /// Starts a connection; `done` is called with its outcome.
   void connect(clock::time_point deadline, link::connected done);
   /// Takes a connection that came in; `share` may be shown to others too.
   void accept(clock::time_point deadline, const key_share& share);
@@ -76,7 +76,7 @@ class connection {
 
   // What the carrier tells.
   /// A message has come; `handed` came with it.
-  void take(const arrived_message& what, descriptor handed = {});
+  void take(const arrived_message& what, const descriptor& handed = {});
   /// A chunk can be received; false: it is not wanted. `bytes` are what the sender has for it.
   [[nodiscard]] bool offer(std::span<const std::byte> header, void* offered, std::uint64_t bytes);
   void sent(sending& what, bool delivered);
@@ -169,11 +169,11 @@ class connection {
   void take_address(const arrived_message& what);
   void take_frame(const arrived_message& what);
   void take_bundle(const arrived_message& what);
-  void take_memory(const arrived_message& what, descriptor handed);
+  void take_memory(const arrived_message& what, const descriptor& handed);
   void take_returns(const arrived_message& what);
   void take_farewell(const arrived_message& what);
   result<void> add_frame(const wire::frame_prefix& prefix, std::span<const std::byte> data);
-  void borrow(const wire::memory_message& offered, descriptor handed);
+  void borrow(const wire::memory_message& offered, const descriptor& handed);
   void release_frames();
   void receive_held();
   void start_receive(const held_chunk& due, reassembly::destination target);

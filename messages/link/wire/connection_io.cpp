@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "messages/base/log.hpp"
 #include "messages/link/wire/connection.hpp"
 
 namespace troupe::messages {
@@ -196,7 +195,7 @@ void connection::post_single(sending& what) {
   }
 }
 
-void connection::take(const arrived_message& what, descriptor handed) {
+void connection::take(const arrived_message& what, const descriptor& handed) {
   if (state_ == state::gone) return;
   if (what.id == wire::handshake_id) return take_handshake(what.header);
   if (keys() == nullptr) return refuse(refusal::out_of_order);
@@ -210,7 +209,7 @@ void connection::take(const arrived_message& what, descriptor handed) {
     case wire::bundle_id:
       return take_bundle(what);
     case wire::memory_id:
-      return take_memory(what, std::move(handed));
+      return take_memory(what, handed);
     case wire::returns_id:
       return take_returns(what);
     default:
@@ -398,14 +397,14 @@ void connection::take_farewell(const arrived_message& what) {
   want_attention();
 }
 
-void connection::take_memory(const arrived_message& what, descriptor handed) {
+void connection::take_memory(const arrived_message& what, const descriptor& handed) {
   const auto said = unseal<wire::memory_message>(
       what.header, [](const auto&) -> covered_data { return std::span<const std::byte>(); });
   if (!said) return;
   bool again = false;
   if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::offered)) {
     again = std::exchange(offered_, true);
-    if (!again) borrow(*said, std::move(handed));
+    if (!again) borrow(*said, handed);
   } else if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::at_hand)) {
     again = std::exchange(at_hand_, true);
   } else if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::reads)) {
@@ -419,14 +418,10 @@ void connection::take_memory(const arrived_message& what, descriptor handed) {
 }
 
 /// Has the peer's memory at hand from now on, where that can be.
-void connection::borrow(const wire::memory_message& offered, descriptor handed) {
+void connection::borrow(const wire::memory_message& offered, const descriptor& handed) {
   if (!shared_.memory) return;  // the peer would not be lent ours, and one side alone lends nothing
-  memory_location where{carrier_.process(), -1, offered.bytes, {}};
-  std::memcpy(where.mark.data(), offered.mark, where.mark.size());
-  auto opened = borrowed_memory::open(where, handed);
-  if (!opened)
-    return log::warning(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
-  borrowed_ = std::move(*opened);
+  borrowed_ = carrier_.open_memory(offered, handed);
+  if (!borrowed_) return;
   reassembly_.borrow_from({borrowed_, shared_.desk, id_});
   say_memory(wire::memory_kind::at_hand);
 }

@@ -235,7 +235,7 @@ TEST_CASE("a stage without memory fails its step, and what reads it, with the by
 TEST_CASE("a keeper that has no memory to compute a version refuses it and keeps what it had") {
   system_config config;
   caf::actor_system system(config);
-  const auto keeper = spawn_keeper(system);
+  const auto keeper = spawn_keeper(system, optimizers::built_in());
   {
     requester ask(system);
     const auto piece_of = [](const std::string& name) {

@@ -78,7 +78,8 @@ struct mirrored_stages {
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<strong_ptr>> keepers;
     for (std::size_t stage = 0; stage < 2; ++stage) {
-      for (auto* const each : {&near, &real}) each->push_back(actors::spawn_keeper(system));
+      for (auto* const each : {&near, &real})
+        each->push_back(actors::spawn_keeper(system, optimizers::built_in()));
       sent.push_back(std::make_shared<sent_versions>());
       far.push_back(system.spawn(distant_keeper, real.back(), sent.back(), refusal));
       keepers.push_back(

@@ -90,14 +90,15 @@ struct kept_stages {
                : how == keeping::lost     ? system.spawn(lost_keeper)
                : how == keeping::ended    ? system.spawn(ended_keeper)
                : how == keeping::refusing ? system.spawn(refusing_keeper)
-                                          : actors::spawn_keeper(system)) {
+                                          : actors::spawn_keeper(system, optimizers::built_in())) {
     auto spawned = actors::local_stages::spawn(system, tests::two_linear_layers(3, 8, 4), {1}, {},
                                                optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<caf::strong_actor_ptr>> keepers;
     for (std::size_t stage = 0; stage < stage_count && how != keeping::none; ++stage)
-      keepers.push_back({as_pointer(actors::spawn_keeper(system)), as_pointer(shared)});
+      keepers.push_back({as_pointer(actors::spawn_keeper(system, optimizers::built_in())),
+                         as_pointer(shared)});
     auto composed = actors::pipeline::compose(
         system, stages->handles(), "1f1b",
         {.keepers = keepers,
@@ -198,7 +199,7 @@ TEST_CASE(
     "A keeper refuses versions of a stage that was replaced, and has those of the other one") {
   actors::system_config config;
   caf::actor_system system{config};
-  const auto keeper = actors::spawn_keeper(system);
+  const auto keeper = actors::spawn_keeper(system, optimizers::built_in());
   actors::requester ask(system);
   REQUIRE(store_at(keeper, ask, 1, 4));
   REQUIRE(store_at(keeper, ask, 2, 4));

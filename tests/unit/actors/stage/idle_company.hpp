@@ -26,7 +26,7 @@ struct idle_company {
     if (data) options.data = add_reader(data);
     std::vector<actors::stage_actor> stages;
     for (std::size_t i = 0; i < count; ++i) stages.push_back(add());
-    keeper = actors::spawn_keeper(system);
+    keeper = actors::spawn_keeper(system, optimizers::built_in());
     const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
     if (can_replace) options.keepers = std::vector(count, std::vector{kept});
     options.logs_edges = can_replace;

@@ -47,7 +47,7 @@ struct company {
     auto spawned = actors::local_stages::spawn(system, layers(), {1}, like, optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
-    if (keeps_versions) keeper = actors::spawn_keeper(system);
+    if (keeps_versions) keeper = actors::spawn_keeper(system, optimizers::built_in());
     const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
     auto composed = actors::pipeline::compose(
         system, stages->handles(), "1f1b",

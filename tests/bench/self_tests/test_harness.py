@@ -1,4 +1,4 @@
-"""Tests of the benchmark harness: /usr/bin/python3 tests/bench/test_harness.py"""
+"""Tests of the benchmark harness: /usr/bin/python3 tests/bench/self_tests/test_harness.py"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import figures
 import harness
@@ -278,7 +278,7 @@ class CommandLine(Quiet):
     def test_an_interrupted_benchmark_leaves_no_process(self) -> None:
         code = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 import harness
 command = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); "
            "open({str(self.folder / 'fifo')!r}, 'w').write(str(os.getpid())); "

@@ -1,4 +1,4 @@
-"""Tests of single benchmarks: /usr/bin/python3 tests/bench/test_benchmarks.py"""
+"""Tests of single benchmarks: /usr/bin/python3 tests/bench/self_tests/test_benchmarks.py"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import builds
 import collective
@@ -103,6 +103,8 @@ class Builds(Quiet):
             "cmake_minimum_required(VERSION 3.25)\nproject(small LANGUAGES NONE)\n"
             "add_custom_target(resnet_pipeline COMMAND true)\n"
             f"add_custom_target(rest ALL COMMAND {rest})\n")
+        (made / "engine").mkdir()
+        (made / "engine" / builds.CORE_HEADER).write_text("")
         git = ["git", "-C", str(made), "-c", "user.name=a", "-c", "user.email=a@b"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
             subprocess.run([*git, *words], check=True)
@@ -120,9 +122,24 @@ class Builds(Quiet):
     def test_what_training_needs_is_a_part_of_everything(self) -> None:
         self.repository("sleep 0.3")
         found = self.built()
-        self.assertEqual(list(found), ["train", "train.cpu", "everything", "everything.cpu"])
+        self.assertEqual(list(found), ["train", "train.cpu", "everything", "everything.cpu",
+                                       "core_header", "core_header.cpu"])
         self.assertGreater(found["everything"], found["train"] + 0.3)
         self.assertGreaterEqual(found["everything.cpu"], found["train.cpu"])
+
+    def test_a_core_s_header_changes_before_the_last_build(self) -> None:
+        header = f"engine/{builds.CORE_HEADER}"
+        self.repository(f"cat ${{CMAKE_SOURCE_DIR}}/{header} >> ${{CMAKE_BINARY_DIR}}/seen")
+        found = self.built()
+        seen = self.folder / "target" / "sources" / "build" / "release" / "seen"
+        self.assertEqual(seen.read_text(), "// A comment, for a build.\n")
+        self.assertLess(found["core_header"], found["everything"])
+
+    def test_a_commit_without_that_header_is_refused_by_name(self) -> None:
+        made = self.folder / "made"
+        made.mkdir()
+        with self.assertRaisesRegex(Failure, "there is no stage_core.hpp in engine/"):
+            builds.change_core_header(made)
 
     def test_a_build_that_fails_says_why(self) -> None:
         self.repository("cat no_such_file")
