@@ -174,6 +174,51 @@ TEST_CASE("Any number of replicas trains tied weights with dropout to the same b
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe"}});
 }
 
+TEST_CASE("Replicas compute what one process does of every batch, an uneven and a small one too") {
+  at::set_num_threads(1);
+  for (const std::int64_t size : {12, 7, 3, 1})  // of 3 and 1 some replicas have nothing
+    for (const std::uint32_t replicas : {1U, 2U, 4U}) {
+      INFO(size << " samples, " << replicas << " replicas");
+      auto what = four_replicas(decoder, tests::sentences({size}));
+      what.replicas = replicas;
+      company all(what, {c10::Device(c10::kCPU)});
+      auto pipeline = all.compose(what);
+      const auto found = pipeline.dry_run(what.batches.front(), what.microbatches);
+      if (!found) FAIL(found.error().text);
+      const auto parts = engine::split_batch(what.batches.front(), what.microbatches).value();
+      const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
+      CHECK_THAT(found->loss, WithinRel(alone.loss, 1e-6));
+      tests::check_close(*found, alone, 1e-4);
+    }
+}
+
+TEST_CASE("Under every schedule replicas train to the same bits with all that a step may have") {
+  const auto with_all = [](task what) {
+    what.rules.clip_value = 0.05;
+    what.rules.accumulate = 2;
+    what.loss_scale = 64;
+    return what;
+  };
+  // With tied weights and dropout. A tie takes a schedule of one chunk a stage.
+  std::vector<way> whole, chunked;
+  for (const bool shares_state : {false, true}) {
+    for (const char* const schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2"})
+      whole.push_back({.replicas = 2,
+                       .cuts = {2},
+                       .schedule = schedule,
+                       .recompute = {"h0", "h1.attention"},
+                       .shares_state = shares_state});
+    for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
+      chunked.push_back({.replicas = 2,
+                         .cuts = {3, 5, 7},
+                         .schedule = schedule,
+                         .recompute = {"layer1", "layer2"},
+                         .shares_state = shares_state});
+  }
+  check_ways(with_all(four_replicas(decoder, tests::sentences({7, 12, 1, 9}))), whole);
+  check_ways(with_all(four_replicas(resnet, tests::images({7, 10}))), chunked);
+}
+
 TEST_CASE(
     "A stage without micro-batches may hear of a step after the tied gradient that is for it") {
   at::set_num_threads(1);

@@ -151,6 +151,8 @@ TEST_CASE("One, two and four replicas of four logical ones train images to the s
   check_ways(TROUPE_SMALL, small_images(),
              {{"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
               {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
+              {"--replicas", "2", "--stages", "2", "--schedule", "zb-v", "--zero", "1"},
+              {"--replicas", "2", "--stages", "2", "--schedule", "zb-h2"},
               {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
               {"--replicas", "2", "--stages", "1", "--link", "shm", "--zero", "1"},
               {"--replicas", "4", "--stages", "1", "--link", "shm", "--recompute", "layer2"},
