@@ -62,8 +62,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 }
 
 /// A run on the device does not begin: one line says which it is, why, and what to do.
-void check_refused(const std::string& device, const std::string& why,
-                   const std::string& remedy) {
+void check_refused(const std::string& device, const std::string& why, const std::string& remedy) {
   const auto outcome = train_on(device);
   CHECK(outcome.code == refused);
   CHECK(count_of(outcome.err, "\n") == 1);
