@@ -325,9 +325,10 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
           "3 logical replicas (--logical-replicas 3) cannot be shared out to 2 replicas "
           "(--replicas 2); take 2, or twice or four times as many");
   refuses({"--replicas", "2", "--logical-replicas", "6"}, "cannot be shared out to 2 replicas");
-  refuses({"--logical-replicas", "8"},
-          "8 logical replicas need a micro-batch each, but a batch has 4 (pipeline.micro_batches = 4 "
-          "by default); take fewer of them, or more micro-batches");
+  refuses(
+      {"--logical-replicas", "8"},
+      "8 logical replicas need a micro-batch each, but a batch has 4 (pipeline.micro_batches = 4 "
+      "by default); take fewer of them, or more micro-batches");
   refuses({"--logical-replicas", "32"},
           "32 logical replicas (--logical-replicas 32) need a sample each, but a batch has 16 "
           "(--batch-size 16); take fewer of them, or larger batches");
