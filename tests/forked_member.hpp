@@ -89,6 +89,11 @@ class child {
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
+  /// All its threads have stopped when this returns.
+  void stop() const {
+    ::kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);
+  }
   void tell(const std::string& text) const { say(to_[1], text); }
   [[nodiscard]] std::string hear() const { return read_text(from_[0]); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstddef>
 #include <utility>
 
 #include "messages/base/format.hpp"
@@ -76,6 +77,13 @@ std::string reason_against(const card& one, const torch_cuda_facts& torch) {
       "this LibTorch has no code for its architecture %d.%d, but for %s; use another "
       "build of LibTorch, or device = \"cpu\"",
       one.major, one.minor, list_of(torch.architectures).c_str());
+}
+
+std::string reason_against_device(int index, const driver_facts& driver,
+                                  const std::string& against_all, const torch_cuda_facts& torch) {
+  if (auto why = reason_against_training_on(index, driver); !why.empty()) return why;
+  if (!against_all.empty()) return against_all;
+  return reason_against(driver.cards[static_cast<std::size_t>(index)], torch);
 }
 
 usable_cards usable_among(const driver_facts& driver, const std::string& against_all,

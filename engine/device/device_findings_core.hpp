@@ -36,6 +36,12 @@ struct torch_cuda_facts {
 /// Why LibTorch cannot use this GPU, and what to do; empty: it can.
 [[nodiscard]] std::string reason_against(const card& one, const torch_cuda_facts& torch);
 
+/// Why stages cannot be trained on GPU `index`, by what is missing first, and what to do; empty:
+/// they can. `against_all`: what `reason_against_all` says.
+[[nodiscard]] std::string reason_against_device(int index, const driver_facts& driver,
+                                                const std::string& against_all,
+                                                const torch_cuda_facts& torch);
+
 /// Which of the driver's GPUs LibTorch can use; `against_all`: what `reason_against_all` says.
 [[nodiscard]] usable_cards usable_among(const driver_facts& driver, const std::string& against_all,
                                         const torch_cuda_facts& torch);

@@ -57,9 +57,7 @@ std::string open_device(const std::string& device) {
   const auto choice = parse_device(device);
   if (!choice || choice->what != device_choice::kind::cuda) return {};
   const auto& found = findings();
-  if (auto why = reason_against_training_on(choice->index, found.driver); !why.empty()) return why;
-  if (!found.problem.empty()) return found.problem;
-  return reason_against(found.driver.cards[static_cast<std::size_t>(choice->index)], found.built);
+  return reason_against_device(choice->index, found.driver, found.problem, found.built);
 }
 
 }  // namespace troupe::engine

@@ -21,8 +21,10 @@ from harness import Contender, Failure, Figure, Reading, Result, Run, number
 from figures import parser_of
 
 STAGES = 2
-FAMILIES = {"troupe": "Troupe", "pipelining": "torch.distributed.pipelining",
+FAMILIES = {"troupe": "Troupe", "replicas": "Troupe, replicas of one stage",
+            "pipelining": "torch.distributed.pipelining",
             "rpc": "PyTorch RPC", "one_process": "one process, two threads"}
+OWN = ("troupe", "replicas")
 RIVALS = ("pipelining", "rpc", "one_process")
 PROTOCOL = {"model": "resnet50", "classes": 1000, "batch_size": 120, "image_size": 128,
             "cut": "layer3"}
@@ -61,7 +63,8 @@ class Setup:
 
     def cells(self) -> list[str]:
         """The first columns of its row."""
-        cut = "auto" if self.auto_cut else "-" if self.family == "one_process" else "given"
+        uncut = self.family in ("replicas", "one_process")
+        cut = "auto" if self.auto_cut else "-" if uncut else "given"
         return [FAMILIES[self.family], self.variant, self.schedule or "-", str(self.micro_batches),
                 cut]
 
@@ -77,23 +80,31 @@ def schedules_of(family: str, wanted: list[str]) -> list[str]:
 
 def setups(family: str, micro_batches: list[int], variants: list[str], schedules: list[str],
            own_cut: bool = False) -> list[Setup]:
-    """A family's rows. All but GPipe need as many micro-batches as stages."""
+    """A family's rows."""
     cuts = (False, True) if family == "troupe" and own_cut else (False,)
     return [Setup(family, schedule, count, variant, auto_cut) for variant in variants
             for auto_cut in cuts for schedule in schedules_of(family, schedules)
-            for count in micro_batches if schedule in ("", "gpipe") or count >= STAGES]
+            for count in micro_batches if is_possible(family, schedule, count)]
+
+
+def is_possible(family: str, schedule: str, micro_batches: int) -> bool:
+    """All but GPipe and peers without a schedule need a micro-batch for each stage or replica."""
+    return micro_batches >= STAGES or (schedule in ("", "gpipe") and family != "replicas")
 
 
 # ---------------------------------------------------------------- how to start, how to read
 
 
 def troupe_command(options: argparse.Namespace, setup: Setup) -> list[str]:
-    """Troupe's trainer over UCX, one process a stage."""
+    """Troupe's trainer over UCX, one process a stage, or a replica of the only one."""
     side = options.image_size
     where = ("partition", "auto") if setup.auto_cut else ("cut", options.cut)
+    pieces = {"stages": STAGES, where[0]: where[1], "schedule": setup.schedule}
+    if setup.family == "replicas":
+        pieces = {"stages": 1, "replicas": STAGES}
     flags = {
-        "model": options.model, "classes": options.classes, "stages": STAGES, where[0]: where[1],
-        "schedule": setup.schedule, "micro-batches": setup.micro_batches,
+        "model": options.model, "classes": options.classes, **pieces,
+        "micro-batches": setup.micro_batches,
         "batch-size": options.batch_size, "steps": options.steps,
         "data": f"synthetic:3x{side}x{side}:{options.classes}", "loss": "mse", "optimizer": "sgd",
         "lr": 0.05, "momentum": 0, "threads-per-stage": 1, "json": "{scratch}/steps.jsonl",
@@ -160,7 +171,7 @@ def troupe_reader(options: argparse.Namespace) -> Callable[[Run], Reading]:
 
 
 def stage_peaks(peaks: dict[int, int]) -> Reading:
-    """The largest processes are the stages, started in order; a launcher is smaller."""
+    """The largest processes are the stages or replicas, started in order; a launcher is smaller."""
     largest = sorted(peaks, key=peaks.__getitem__)[-STAGES:]
     if len(largest) < STAGES:
         return {"peak:whole model": peaks[pid] for pid in largest}
@@ -171,8 +182,8 @@ def contenders(options: argparse.Namespace) -> dict[str, tuple[Setup, Contender]
     """All that is to be measured, by name."""
     found = {}
     for family in options.only:
-        command = troupe_command if family == "troupe" else peer_command
-        reader = troupe_reader if family == "troupe" else peer_reader
+        command = troupe_command if family in OWN else peer_command
+        reader = troupe_reader if family in OWN else peer_reader
         for setup in setups(family, options.micro_batches, options.variants, options.schedules,
                             options.auto_cut):
             contender = Contender(setup.name, command(options, setup), reader(options))
@@ -235,7 +246,7 @@ class Report:
 
     def findings(self) -> list[str]:
         """One sentence each: best against best, the idle check, the loss check."""
-        return [*self._speed(), *self._idle(), *self._losses()]
+        return [*self._speed(), *self._replicas(), *self._idle(), *self._losses()]
 
     def _speed(self) -> list[str]:
         """Against each peer's best in the same precision, and against its best in fp32."""
@@ -251,10 +262,24 @@ class Report:
                           for name, rival in self.rivals(against)]
         return found
 
+    def _replicas(self) -> list[str]:
+        """Beside Troupe's best pipeline in the same precision."""
+        found = []
+        for precision in self.precisions():
+            pipeline, replicas = (harness.best(self.family(name, precision), "step_s")
+                                  for name in OWN)
+            if pipeline and replicas:
+                step_s, beside_s = (each.median("step_s") for each in (replicas, pipeline))
+                found.append(f"{STAGES} replicas of one stage in {precision} "
+                             f"({replicas.contender.name}, {step_s:.3f} s) take "
+                             f"{step_s / beside_s:.2f} of the time of Troupe's best pipeline "
+                             f"({pipeline.contender.name}, {beside_s:.3f} s).")
+        return found
+
     def _idle(self) -> list[str]:
         """A stage that spins while it waits uses more CPU than it is busy; profiling is work."""
         overheads = [overhead for setup, result in self.rows
-                     if setup.family == "troupe" and not setup.auto_cut
+                     if setup.family in OWN and not setup.auto_cut
                      and (overhead := result.median("cpu_overhead")) is not None]
         if not overheads:
             return []
@@ -284,7 +309,7 @@ class Report:
         twins = {(setup.schedule, setup.micro_batches, setup.variant): result
                  for setup, result in self.rows if setup.family == "pipelining"}
         for setup, result in self.rows:
-            ours = setup.family == "troupe"
+            ours = setup.family in OWN
             twin = (twins.get((setup.schedule, setup.micro_batches, setup.variant)) if ours
                     else None)
             for figure in result.figures():

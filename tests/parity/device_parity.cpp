@@ -76,6 +76,9 @@ TEST_CASE("Stages on devices train images to the CPU's bits under every schedule
                 .schedule = "interleaved-1f1b",
                 .recompute = {"layer1", "layer2"}},
                {two});
+  for (const char* const schedule : {"gpipe", "zb-h2"})
+    check_parity({.build = resnet, .batches = images({8}), .cuts = {5}, .schedule = schedule},
+                 {two});
 }
 
 TEST_CASE("Stages on devices in different processes send by way of the host") {
@@ -194,6 +197,16 @@ TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") 
                   .shares_state = shares_state,
                   .clip_norm = 0.1},
                  {one, four});
+    check_parity({.build = decoder,
+                  .batches = sentences({8, 7}),
+                  .cuts = {2},
+                  .schedule = "zb-h1",
+                  .rules = {.clip_value = 0.02, .accumulate = 2},
+                  .replicas = 2,
+                  .shares_state = shares_state,
+                  .clip_norm = 0.1,
+                  .loss_scale = 64},
+                 {four});
   }
 }
 

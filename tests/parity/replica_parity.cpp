@@ -139,6 +139,29 @@ class cut_off final : public caf::monitorable_actor {
   std::promise<void> within_sum_;
 };
 
+/// Passes messages on to a stage, and counts the micro-batches of evaluations that it is given.
+class counted final : public caf::monitorable_actor {
+ public:
+  counted(caf::actor_config& config, actors::stage_actor stage)
+      : caf::monitorable_actor(config), stage_(std::move(stage)) {}
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override {
+    const auto& content = what->content();
+    if (content.match_elements<actors::run_stage>()) {
+      const auto& run = content.get_as<actors::run_stage>(0);
+      if (run.kind == engine::step_kind::evaluation)
+        evaluated_ += std::reduce(run.shares.begin(), run.shares.end());
+    }
+    caf::actor_cast<caf::abstract_actor*>(stage_)->enqueue(std::move(what), unit);
+  }
+
+  [[nodiscard]] std::uint32_t evaluated() const { return evaluated_; }
+
+ private:
+  const actors::stage_actor stage_;
+  std::atomic<std::uint32_t> evaluated_ = 0;
+};
+
 /// Trains with one of the stages told late. A step that does not end is failed.
 std::vector<engine::named_tensor> weights_after(const task& what, std::size_t late) {
   const auto in = std::make_shared<home>();
@@ -172,6 +195,71 @@ TEST_CASE("Any number of replicas trains tied weights with dropout to the same b
             {{.cuts = {2}},
              {.replicas = 2, .cuts = {2}},
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe"}});
+}
+
+TEST_CASE("Replicas compute what one process does of every batch, an uneven and a small one too") {
+  at::set_num_threads(1);
+  for (const std::int64_t size : {12, 7, 3, 1})  // of 3 and 1 some replicas have nothing
+    for (const std::uint32_t replicas : {1U, 2U, 4U}) {
+      INFO(size << " samples, " << replicas << " replicas");
+      auto what = four_replicas(decoder, tests::sentences({size}));
+      what.replicas = replicas;
+      company all(what, {c10::Device(c10::kCPU)});
+      auto pipeline = all.compose(what);
+      const auto found = pipeline.dry_run(what.batches.front(), what.microbatches);
+      if (!found) FAIL(found.error().text);
+      const auto parts = engine::split_batch(what.batches.front(), what.microbatches).value();
+      const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
+      CHECK_THAT(found->loss, WithinRel(alone.loss, 1e-6));
+      tests::check_close(*found, alone, 1e-4);
+    }
+}
+
+TEST_CASE("Under every schedule replicas train to the same bits with all that a step may have") {
+  const auto with_all = [](task what) {
+    what.rules.clip_value = 0.05;
+    what.rules.accumulate = 2;
+    what.loss_scale = 64;
+    return what;
+  };
+  // With tied weights and dropout. A tie takes a schedule of one chunk a stage.
+  std::vector<way> whole, chunked;
+  for (const bool shares_state : {false, true}) {
+    for (const char* const schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2"})
+      whole.push_back({.replicas = 2,
+                       .cuts = {2},
+                       .schedule = schedule,
+                       .recompute = {"h0", "h1.attention"},
+                       .shares_state = shares_state});
+    for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
+      chunked.push_back({.replicas = 2,
+                         .cuts = {3, 5, 7},
+                         .schedule = schedule,
+                         .recompute = {"layer1", "layer2"},
+                         .shares_state = shares_state});
+  }
+  check_ways(with_all(four_replicas(decoder, tests::sentences({7, 12, 1, 9}))), whole);
+  check_ways(with_all(four_replicas(resnet, tests::images({7, 10}))), chunked);
+}
+
+TEST_CASE("An evaluation is shared out to replicas as a step is") {
+  at::set_num_threads(1);
+  const task what{.build = decoder, .batches = tests::sentences({7}), .replicas = 2};
+  const auto in = std::make_shared<home>();
+  company all(what, {c10::Device(c10::kCPU)}, nullptr, in);
+  std::vector<actors::stage_actor> before;
+  for (std::size_t replica = 0; replica < what.replicas; ++replica) {
+    caf::actor_config config;
+    before.push_back(caf::make_actor<counted, actors::stage_actor>(
+        in->system.next_actor_id(), in->system.node(), &in->system, config, all.stages()[replica]));
+    all.put(replica, before.back());
+  }
+  auto pipeline = all.compose(what);
+  const auto tested = pipeline.evaluate(what.batches.front(), what.microbatches);
+  if (!tested) FAIL(tested.error().text);
+  for (const auto& each : before)
+    CHECK(static_cast<counted*>(caf::actor_cast<caf::abstract_actor*>(each))->evaluated() ==
+          what.microbatches / what.replicas);
 }
 
 TEST_CASE(

@@ -125,7 +125,8 @@ result<void> check_replicas(draft& whole, const registries&) {
   if (parts < logical)
     return refuse(std::to_string(logical) + " logical replicas need a micro-batch each, but a " +
                   "batch has " + std::to_string(parts) +
-                  source(whole, "pipeline.micro_batches", parts));
+                  source(whole, "pipeline.micro_batches", parts) +
+                  "; take fewer of them, or more micro-batches");
   return {};
 }
 

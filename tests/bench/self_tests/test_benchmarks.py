@@ -228,6 +228,25 @@ class Resnet(Quiet):
         names = [setup.name for setup in resnet.setups("rpc", [1], ["fp32"], both)]
         self.assertEqual(names, ["rpc.mb1"])
 
+    def test_replicas_of_one_stage_have_no_schedule_and_a_micro_batch_each(self) -> None:
+        found = resnet.setups("replicas", [1, 2], ["fp32"], ["1f1b", "gpipe"], True)
+        self.assertEqual([setup.name for setup in found], ["replicas.mb2"])
+        self.assertEqual(found[0].cells(),
+                         ["Troupe, replicas of one stage", "fp32", "-", "2", "-"])
+        with mock.patch.object(harness, "require_program", return_value="resnet_pipeline"):
+            words = resnet.troupe_command(self.options(), found[0])
+        flags = dict(zip(words[1::2], words[2::2]))
+        self.assertEqual((flags["--stages"], flags["--replicas"]), ("1", "2"))
+        self.assertFalse({"--schedule", "--cut", "--partition"} & set(flags))
+
+    def test_replicas_are_compared_with_the_best_pipeline(self) -> None:
+        rows = [(resnet.Setup(family, schedule, 4), Result(contender(f"{family}.{schedule}", []), [
+            {"step_s": step_s, "first_loss": 0.5, "last_loss": 0.1}]))
+            for family, schedule, step_s in (("troupe", "1f1b", 5.0), ("troupe", "zb-h2", 4.0),
+                                             ("replicas", "", 3.0))]
+        self.assertIn("2 replicas of one stage in fp32 (replicas., 3.000 s) take 0.75 of the time of "
+                      "Troupe's best pipeline (troupe.zb-h2, 4.000 s).", resnet.Report(rows).text())
+
     def test_only_troupe_is_measured_with_a_cut_of_its_own(self):
         kinds = ["fp32", "bf16-channels_last"]
         names = [setup.name for setup in resnet.setups("troupe", [4], kinds, ["1f1b"], True)]

@@ -61,6 +61,15 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+/// A run on the device does not begin: one line says which it is, why, and what to do.
+void check_refused(const std::string& device, const std::string& why, const std::string& remedy) {
+  const auto outcome = train_on(device);
+  CHECK(outcome.code == refused);
+  CHECK(count_of(outcome.err, "\n") == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("--device: \"" + device + "\": " + why) &&
+                              ContainsSubstring("; " + remedy + "\n"));
+}
+
 const std::string automatic_on_cpu =
     "device = \"auto\": stages compute on the CPU, for no GPU can be used: ";
 
@@ -130,22 +139,33 @@ TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are no
 
 TEST_CASE("a GPU that is not there is refused with those that are", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
-  const auto outcome = train_on("cuda:2");
-  CHECK(outcome.code == refused);
-  CHECK_THAT(outcome.err,
-             ContainsSubstring("--device: \"cuda:2\": there is no such GPU on this machine, which "
-                               "has cuda:0 to cuda:1; see `troupe devices`"));
+  check_refused("cuda:2", "there is no such GPU on this machine, which has cuda:0 to cuda:1",
+                "see `troupe devices`");
 }
 
 TEST_CASE("a machine without a driver that starts refuses GPUs with the reason", "[untimed]") {
   const machine_with_cards here("");
   ::setenv("FAKE_CUDA_INIT", "100", 1);
-  const auto outcome = train_on("cuda:0");
+  check_refused("cuda:0", "the NVIDIA driver does not start: no CUDA-capable device is detected",
+                "see whether nvidia-smi works on this machine");
   ::unsetenv("FAKE_CUDA_INIT");
-  CHECK(outcome.code == refused);
-  CHECK_THAT(outcome.err,
-             ContainsSubstring("--device: \"cuda:0\": the NVIDIA driver does not start: no "
-                               "CUDA-capable device is detected; see whether nvidia-smi works"));
+}
+
+TEST_CASE("a machine whose driver is not whole refuses GPUs with the reason", "[untimed]") {
+  const scratch_folder folder;
+  std::ofstream(folder / "libcuda.so.1").close();
+  ::setenv("LD_LIBRARY_PATH", folder.path().c_str(), 1);
+  check_refused("cuda:0", "there is no NVIDIA driver (",
+                "install NVIDIA's driver, or use device = \"cpu\"");
+}
+
+TEST_CASE("a machine whose driver is too old refuses GPUs with both versions", "[untimed]") {
+  const machine_with_cards here("NVIDIA H200,9,0,150323855360");
+  ::setenv("FAKE_CUDA_VERSION", "11080", 1);
+  check_refused("cuda:0", "the NVIDIA driver", "update the driver");
+  CHECK_THAT(train_on("cuda:0").err,
+             ContainsSubstring(" is too old: it runs CUDA 11.8, and LibTorch was built with "));
+  ::unsetenv("FAKE_CUDA_VERSION");
 }
 
 TEST_CASE("edges by NCCL are refused on the CPU, in one process, and for one stage, in one line") {

@@ -141,6 +141,33 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
   CHECK(bytes_of(folder / "stormy") == bytes_of(folder / "calm"));
 }
 
+TEST_CASE("A run whose NCCL finds no interface, or differs between replicas, ends with one line",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto check_ended = [](const program_outcome& outcome, const std::string& why) {
+    CHECK(outcome.code != 0);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(why));
+  };
+  auto alone = settings(folder / "alone.log", folder.path());
+  alone.push_back("FAKE_NCCL_SCRIPT='ncclGetUniqueId:1:fail=2,NET/Socket : no interface found'");
+  const auto plain = write_config(folder / "plain.toml", replicated_run(folder / "plain"));
+  check_ended(run_with(alone, {"--config", plain}),
+              "NCCL cannot begin a communicator: unhandled system error (NET/Socket : no interface "
+              "found); name a network interface that is up in NCCL_SOCKET_IFNAME");
+
+  std::string nodes;
+  for (const std::string replica : {"0", "1"}) {
+    auto set = settings(folder / "mixed.log", folder.path());
+    if (replica == "1") set.push_back("FAKE_NCCL_VERSION=22703");
+    nodes += node_table("node-" + replica, "", environment(set) + "replicas = [" + replica + "]\n");
+  }
+  const auto mixed =
+      write_config(folder / "mixed.toml", local_cluster + nodes + replicated_run(folder / "mixed"));
+  const auto refused = run_other(TROUPE_COMMAND, {"launch", mixed});
+  check_ended(refused, "of replica 1 has NCCL 2.27.3 and stage-");
+  check_ended(refused, "of replica 0 has NCCL 2.28.9; install the same on all machines");
+}
+
 TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted and replicas apart",
           "[untimed]") {
   skip_without_hosts();

@@ -10,8 +10,12 @@
 
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -87,8 +91,13 @@ build_stage order_of(const run_kind& kind, std::uint32_t replica) {
           .rules = kind.rules};
 }
 
-trained train(caf::actor_system& system, const std::vector<stage_actor>& stages,
-              const run_kind& kind) {
+engine::batch batch_of(std::uint64_t step) {
+  const auto random = at::detail::createCPUGenerator(step);
+  return {at::randn({12, 8}, random), at::randint(classes, {12}, random, at::kLong)};
+}
+
+pipeline compose(caf::actor_system& system, const std::vector<stage_actor>& stages,
+                 const run_kind& kind) {
   auto made = pipeline::compose(system, stages, "1f1b",
                                 {.loss_scale = kind.loss_scale,
                                  .clip_norm = kind.clip_norm,
@@ -97,16 +106,19 @@ trained train(caf::actor_system& system, const std::vector<stage_actor>& stages,
                                  .shares_state = kind.shares_state && stages.size() > 1,
                                  .accumulate = kind.rules.accumulate});
   if (!made) FAIL(made.error().text);
+  return std::move(*made);
+}
+
+trained train(caf::actor_system& system, const std::vector<stage_actor>& stages,
+              const run_kind& kind) {
+  auto made = compose(system, stages, kind);
   trained out;
   for (std::uint64_t step = 1; step <= steps; ++step) {
-    const auto random = at::detail::createCPUGenerator(step);
-    const auto done =
-        made->train({at::randn({12, 8}, random), at::randint(classes, {12}, random, at::kLong)},
-                    kind.microbatches, 0.01);
+    const auto done = made.train(batch_of(step), kind.microbatches, 0.01);
     if (!done) FAIL(done.error().text);
     out.losses.push_back(done->loss);
   }
-  auto weights = made->read_weights();
+  auto weights = made.read_weights();
   if (!weights) FAIL(weights.error().text);
   out.weights = std::move(*weights);
   return out;
@@ -136,12 +148,9 @@ class both_processes {
   void check(const run_kind& kind) {
     const auto expected = train(here_.system, {build_here(kind, 0)}, kind);
     drop();
-    const auto before = here_.node->link_stats().bytes_lent;
-    const auto there = here_.ask->request<stage_built>(host_, order_of(kind, 1), patience).get();
-    if (!there) FAIL(there.error().text);
-    const auto got = train(here_.system,
-                           {build_here(kind, 0), caf::actor_cast<stage_actor>(there->stage)}, kind);
-    lent_ = here_.node->link_stats().bytes_lent - before;
+    const auto before = lent_so_far();
+    const auto got = train(here_.system, build_both(kind), kind);
+    lent_ = lent_so_far() - before;
     drop();
     CHECK(got.losses == expected.losses);
     REQUIRE(got.weights.size() == expected.weights.size());
@@ -150,10 +159,43 @@ class both_processes {
       CHECK(at::equal(got.weights[i].tensor, expected.weights[i].tensor));
     }
   }
+  /// Kills the other process when this one has sent its part of a sum and waits for the rest. Gives
+  /// how long that step, and the stage of this process, have gone on since then.
+  std::chrono::duration<double> lose_within_sum(const run_kind& kind) {
+    const auto stages = build_both(kind);
+    auto made = compose(here_.system, stages, kind);
+    REQUIRE(made.train(batch_of(1), kind.microbatches, 0.01));
+    const auto before = lent_so_far();
+    there_.stop();
+    auto step = std::async(std::launch::async,
+                           [&] { return made.train(batch_of(2), kind.microbatches, 0.01); });
+    const auto wait_until = [](const std::function<bool()>& holds) {
+      const auto end = std::chrono::steady_clock::now() + patience;
+      while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      CHECK(holds());
+    };
+    wait_until([&] { return lent_so_far() > before; });
+    CHECK(is_within_step(stages.front()));
+    const auto since = std::chrono::steady_clock::now();
+    there_.kill();
+    CHECK_FALSE(step.get());
+    wait_until([&] { return !is_within_step(stages.front()); });
+    return std::chrono::steady_clock::now() - since;
+  }
   /// By this process, in the last `check`.
   [[nodiscard]] std::uint64_t lent() const { return lent_; }
 
  private:
+  [[nodiscard]] std::uint64_t lent_so_far() const { return here_.node->link_stats().bytes_lent; }
+  /// A version can be taken between steps only.
+  [[nodiscard]] bool is_within_step(const stage_actor& stage) {
+    return !here_.ask->request<acknowledged>(stage, take_version{0}, patience).get();
+  }
+  std::vector<stage_actor> build_both(const run_kind& kind) {
+    const auto there = here_.ask->request<stage_built>(host_, order_of(kind, 1), patience).get();
+    if (!there) FAIL(there.error().text);
+    return {build_here(kind, 0), caf::actor_cast<stage_actor>(there->stage)};
+  }
   stage_actor build_here(const run_kind& kind, std::uint32_t replica) {
     auto made = build(here_.system, order_of(kind, replica), parts_of(here_));
     if (!made) FAIL(made.error().text);
@@ -206,4 +248,9 @@ TEST_CASE("Over tcp replicas copy what they send, and keep the bits") {
   both_processes both(link_transport::tcp);
   both.check({});
   CHECK(both.lent() == 0);
+}
+
+TEST_CASE("A replica's process that dies within a sum is known to the other within a second") {
+  both_processes both(link_transport::shm);
+  CHECK(both.lose_within_sum({}) < std::chrono::seconds(1));
 }

@@ -151,6 +151,8 @@ TEST_CASE("One, two and four replicas of four logical ones train images to the s
   check_ways(TROUPE_SMALL, small_images(),
              {{"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
               {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
+              {"--replicas", "2", "--stages", "2", "--schedule", "zb-v", "--zero", "1"},
+              {"--replicas", "2", "--stages", "2", "--schedule", "zb-h2"},
               {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
               {"--replicas", "2", "--stages", "1", "--link", "shm", "--zero", "1"},
               {"--replicas", "4", "--stages", "1", "--link", "shm", "--recompute", "layer2"},
@@ -323,9 +325,10 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
           "3 logical replicas (--logical-replicas 3) cannot be shared out to 2 replicas "
           "(--replicas 2); take 2, or twice or four times as many");
   refuses({"--replicas", "2", "--logical-replicas", "6"}, "cannot be shared out to 2 replicas");
-  refuses({"--logical-replicas", "8"},
-          "8 logical replicas need a micro-batch each, but a batch "
-          "has 4");
+  refuses(
+      {"--logical-replicas", "8"},
+      "8 logical replicas need a micro-batch each, but a batch has 4 (pipeline.micro_batches = 4 "
+      "by default); take fewer of them, or more micro-batches");
   refuses({"--logical-replicas", "32"},
           "32 logical replicas (--logical-replicas 32) need a sample each, but a batch has 16 "
           "(--batch-size 16); take fewer of them, or larger batches");

@@ -122,6 +122,23 @@ TEST_CASE("a driver is too old for a newer generation of CUDA only") {
         "13.0; update the driver");
 }
 
+TEST_CASE("a device of a run that is too old, or whose driver is, is refused as it is listed") {
+  torch_cuda_facts torch;
+  torch.architectures = {{.version = 75}, {.version = 90}};
+  const auto both = driver_of(13000, {card_of(9, 0), card_of(6, 1)});
+  CHECK(reason_against_device(0, both, {}, torch).empty());
+  CHECK(
+      reason_against_device(1, both, {}, torch) ==
+      "this LibTorch has no code for its architecture 6.1, but for 7.5, 9.0; use another build of "
+      "LibTorch, or device = \"cpu\"");
+  CHECK_THAT(reason_against_device(2, both, {}, torch), ContainsSubstring("no such GPU"));
+  const auto old = driver_of(12040, {card_of(9, 0)});
+  const auto why = reason_against_all(old, 13000);
+  CHECK_THAT(why, ContainsSubstring("is too old"));
+  CHECK(reason_against_device(0, old, why, {}) == why);
+  CHECK_THAT(reason_against_device(1, old, why, {}), ContainsSubstring("no such GPU"));
+}
+
 TEST_CASE("GPUs that are hidden are told from GPUs that are not there") {
   auto facts = driver_of(13000, {});
   CHECK(reason_against_all(facts, 13000) == "the NVIDIA driver finds no GPU");
