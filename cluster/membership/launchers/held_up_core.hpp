@@ -14,8 +14,7 @@ class held_up_core {
 
   /// After `usual` the user is told that a process has not ended; `longest` later it is waited for
   /// no longer.
-  held_up_core(clock::duration usual, clock::duration longest)
-      : usual_(usual), longest_(longest) {}
+  held_up_core(clock::duration usual, clock::duration longest) : usual_(usual), longest_(longest) {}
 
   struct wait {
     clock::time_point told;  ///< Then the user is told.

@@ -35,14 +35,13 @@ storm_outcome run_of_one_stage(std::uint64_t seed, std::size_t drawn,
 
 /// Two runs, of whose five faults three came, and two of these at their moments.
 std::vector<storm_outcome> small_campaign() {
-  return {
-      run_of_one_stage(
-          7, 3,
-          {met_fault(target::first_stage, means::kill, moment::forward, moment::forward),
-           met_fault(target::first_stage, means::exit, moment::recovery, moment::step)}),
-      run_of_one_stage(8, 2,
-                       {met_fault(target::checkpoints, means::full, moment::checkpoint,
-                                  moment::checkpoint)})};
+  return {run_of_one_stage(
+              7, 3,
+              {met_fault(target::first_stage, means::kill, moment::forward, moment::forward),
+               met_fault(target::first_stage, means::exit, moment::recovery, moment::step)}),
+          run_of_one_stage(8, 2,
+                           {met_fault(target::checkpoints, means::full, moment::checkpoint,
+                                      moment::checkpoint)})};
 }
 
 bool is_among(const std::vector<std::string>& all, const std::string& one) {

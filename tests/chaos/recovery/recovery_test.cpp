@@ -288,8 +288,7 @@ TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits 
   const auto matrix = chaos::matrix_of(all);
   const auto [drawn, came, in_time] = chaos::met_of(all);
   std::printf("\n%s\n%zu faults drawn, %zu came, %zu at the moment drawn; not met: %s; %s\n",
-              matrix.c_str(), drawn, came, in_time,
-              joined(chaos::rows_not_met(all, names)).c_str(),
+              matrix.c_str(), drawn, came, in_time, joined(chaos::rows_not_met(all, names)).c_str(),
               joined(chaos::moments_not_met(all, names)).c_str());
   for (const auto& each : all) std::printf("%s", complaint_of(each).c_str());
   std::fflush(stdout);

@@ -210,13 +210,11 @@ TEST_CASE("An agent that is stopped, and does not end a lost stage, is done with
 TEST_CASE("A stage that goes on with other instructions of a processor is warned of", "[untimed]") {
   const scratch_folder folder;
   const auto node = [](const std::string& name, const std::string& instructions) {
-    return node_table(name, "",
-                      "environment = [\"ATEN_CPU_CAPABILITY=" + instructions + "\"]\n");
+    return node_table(name, "", "environment = [\"ATEN_CPU_CAPABILITY=" + instructions + "\"]\n");
   };
-  const auto file =
-      write_config(folder / "run.toml", local_cluster + node("alpha", "avx2") +
-                                            node("beta", "default") +
-                                            run_of(folder / "weights.safetensors"));
+  const auto file = write_config(folder / "run.toml", local_cluster + node("alpha", "avx2") +
+                                                          node("beta", "default") +
+                                                          run_of(folder / "weights.safetensors"));
   bool killed = false;
   const auto outcome =
       run_other(TROUPE_COMMAND, {"launch", file}, in_the_middle(killed, [](pid_t trainer) {

@@ -184,8 +184,9 @@ class starts_beside {
  public:
   explicit starts_beside(const test_hosts& hosts)
       : loop_(hosts.home(), {"/bin/sh", "-c",
-                             "while [ ! -e '" + over_.string() + "' ]; do " TROUPE_PROGRAM
-                             " --help >/dev/null 2>&1; echo >>'" + count_.string() + "'; done"}) {}
+                             "while [ ! -e '" + over_.string() +
+                                 "' ]; do " TROUPE_PROGRAM " --help >/dev/null 2>&1; echo >>'" +
+                                 count_.string() + "'; done"}) {}
 
   /// How many there have been.
   std::ptrdiff_t end() {

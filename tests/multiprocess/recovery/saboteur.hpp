@@ -80,8 +80,8 @@ class saboteur {
   saboteur(std::filesystem::path json, std::map<std::size_t, fault> faults)
       : watch_([this, json = std::move(json), faults = std::move(faults)] {
           for (std::size_t said_before = 0; const auto& [lines, what] : faults) {
-            while (!over_ && (program_ == 0 || sequels_said_ < said_before ||
-                              steps_in(json).size() < lines))
+            while (!over_ &&
+                   (program_ == 0 || sequels_said_ < said_before || steps_in(json).size() < lines))
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
             said_before = sequels_said_ + 1;
             if (what.before) what.before();

@@ -97,8 +97,8 @@ struct kept_stages {
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
     std::vector<std::vector<caf::strong_actor_ptr>> keepers;
     for (std::size_t stage = 0; stage < stage_count && how != keeping::none; ++stage)
-      keepers.push_back({as_pointer(actors::spawn_keeper(system, optimizers::built_in())),
-                         as_pointer(shared)});
+      keepers.push_back(
+          {as_pointer(actors::spawn_keeper(system, optimizers::built_in())), as_pointer(shared)});
     auto composed = actors::pipeline::compose(
         system, stages->handles(), "1f1b",
         {.keepers = keepers,

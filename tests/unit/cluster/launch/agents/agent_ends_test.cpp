@@ -96,8 +96,7 @@ TEST_CASE("an agent reads orders while a process is being started, and leaves wh
   const auto heard = [&agent](const agent_order& order) {
     return agent.heard(encode(order), begin_of_time);
   };
-  CHECK(heard(start_of("stage-0")) ==
-        agent_core::effects{agent_core::launch{start_of("stage-0")}});
+  CHECK(heard(start_of("stage-0")) == agent_core::effects{agent_core::launch{start_of("stage-0")}});
   CHECK(heard(start_of("stage-0")) ==
         agent_core::effects{agent_core::tell{events::refused{"stage-0", "it runs already"}}});
   CHECK(heard(orders::kill{"stage-0"}) ==
@@ -115,8 +114,8 @@ TEST_CASE("an agent that is told to end while a process is being started leaves 
   CHECK(agent.heard(encode(agent_order(start_of("stage-0"))), begin_of_time).size() == 1);
   CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time).size() == 1);
   const auto last = agent.refused("stage-0", "no process is left");
-  CHECK(last.front() == agent_core::effect(agent_core::tell{
-                            events::refused{"stage-0", "no process is left"}}));
+  CHECK(last.front() ==
+        agent_core::effect(agent_core::tell{events::refused{"stage-0", "no process is left"}}));
   CHECK(find<agent_core::leave>(last) != nullptr);
 }
 
