@@ -147,7 +147,7 @@ TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     pid_t other = 0;
     while (other == 0 && std::chrono::steady_clock::now() < end) {
-      other = process_of(program, "stage-1.2");
+      other = tests::process_of(program, "stage-1.2");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     CHECK(other == 0);
