@@ -2,7 +2,7 @@
 // loss and optimizer, and pipelines of one to four stages on it beside the CPU's. Prints one JSON
 // object; exits with 1 where something is further off than float32 explains, and with 3 where the
 // device cannot be used. With DEVICE fake:0 it runs on the device of tests, which shows that it
-// works.
+// works; pipelines get smaller images there.
 // --short: of the pipelines only one, for a rehearsal.
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <caf/actor_system.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -271,9 +272,10 @@ std::vector<double> train(std::size_t stages, c10::Device device, const engine::
   return losses;
 }
 
-findings compare_pipelines(c10::Device device, std::size_t most_stages) {
+/// `side`: of the images, in pixels.
+findings compare_pipelines(c10::Device device, std::size_t most_stages, std::int64_t side) {
   findings all;
-  const engine::batch batch{at::randn({16, 3, 64, 64}), at::randint(0, 10, {16}, at::kLong)};
+  const engine::batch batch{at::randn({16, 3, side, side}), at::randint(0, 10, {16}, at::kLong)};
   for (std::size_t stages = 1; stages <= most_stages; ++stages) {
     const auto here = train(stages, c10::kCPU, batch), there = train(stages, device, batch);
     double most = 0;
@@ -284,7 +286,7 @@ findings compare_pipelines(c10::Device device, std::size_t most_stages) {
   return all;
 }
 
-findings compare_all(c10::Device device, std::size_t most_stages) {
+findings compare_all(c10::Device device, std::size_t most_stages, std::int64_t side) {
   findings all;
   {
     const engine::device_streams streams(device);
@@ -293,7 +295,7 @@ findings compare_all(c10::Device device, std::size_t most_stages) {
     for (auto& each : compare_losses(device)) all.push_back(std::move(each));
     for (auto& each : compare_optimizers(device)) all.push_back(std::move(each));
   }
-  for (auto& each : compare_pipelines(device, most_stages)) all.push_back(std::move(each));
+  for (auto& each : compare_pipelines(device, most_stages, side)) all.push_back(std::move(each));
   return all;
 }
 
@@ -312,7 +314,8 @@ int report(const std::string& device, const findings& all) {
 
 int main(int count, char** words) try {
   const std::string name = count > 1 ? words[1] : "cuda:0";
-  if (name.starts_with("fake:")) tests::fake_device::install();
+  const bool is_fake = name.starts_with("fake:");
+  if (is_fake) tests::fake_device::install();
   if (const auto why = engine::open_device(name); !why.empty()) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), why.c_str());
     return 3;
@@ -320,7 +323,7 @@ int main(int count, char** words) try {
   at::set_num_threads(2);
   at::globalContext().setAllowTF32CuDNN(false);
   const bool is_short = count > 2 && std::string(words[2]) == "--short";
-  return report(name, compare_all(c10::Device(name), is_short ? 1 : 4));
+  return report(name, compare_all(c10::Device(name), is_short ? 1 : 4, is_fake ? 32 : 64));
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "card_parity: %s\n", engine::reason_of(problem).c_str());
   return 1;

@@ -56,7 +56,7 @@ TEST_CASE("troupe doctor examines two local nodes and every edge between them", 
   const scratch_folder folder;
   const auto file = write_config(folder / "run.toml",
                                  local_cluster + node_table("alpha", "") + node_table("beta", "") +
-                                     small_run(folder / "weights.safetensors"));
+                                     small_run(folder / "weights.safetensors", "resnet18"));
   const auto outcome = run_other(TROUPE_COMMAND, {"doctor", file});
   expect_no_error(outcome);
   for (const auto* edge : {"alpha -> trainer", "beta -> trainer", "alpha -> beta", "beta -> alpha"})
@@ -92,7 +92,7 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
       TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
                                               local_cluster + node_table("alpha", "", in("one")) +
                                                   node_table("beta", "", in("other")) + kept +
-                                                  small_run(folder / "weights.safetensors"))});
+                                                  small_run(folder / "weights.safetensors", "resnet18"))});
   CHECK(outcome.code == 1);
   expect_line(outcome, {"alpha", "disk", (folder / "one/slices").string(), "written at ",
                         "; needs 85 MiB for each of 4 checkpoints at once"});
@@ -106,7 +106,7 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
       TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
                                               local_cluster + node_table("alpha", "", in("one")) +
                                                   node_table("beta", "", in("file")) + kept +
-                                                  small_run(folder / "weights.safetensors"))});
+                                                  small_run(folder / "weights.safetensors", "resnet18"))});
   CHECK(wrong.code == 2);
   expect_line(wrong, {"error", "beta", "disk", "nothing can be written in", "file is no folder"});
 }
@@ -115,7 +115,7 @@ TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong w
           "[untimed]") {
   const scratch_folder folder;
   const auto program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
-  const auto file = write_config(folder / "run.toml", program + small_run(folder / "weights"));
+  const auto file = write_config(folder / "run.toml", program + small_run(folder / "weights", "resnet18"));
   const auto alone = run_other(TROUPE_COMMAND, {"doctor", file});
   expect_no_error(alone);
   expect_line(alone, {"trainer -> trainer", "edge", "shm, "});
@@ -204,7 +204,7 @@ TEST_CASE("Too few open files for doctor are the trainer's, and no node is blame
   const scratch_folder folder;
   const auto file = write_config(folder / "run.toml",
                                  local_cluster + node_table("alpha", "") + node_table("beta", "") +
-                                     small_run(folder / "weights.safetensors"));
+                                     small_run(folder / "weights.safetensors", "resnet18"));
   const auto outcome =
       run_other("/bin/sh", {"-c", "ulimit -n 24; exec " TROUPE_COMMAND " doctor " + file});
   CHECK(outcome.code == 2);
@@ -225,7 +225,7 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
   const auto file = write_config(
       folder / "run.toml", awaited_cluster("127.0.0.1:0", secret,
                                            "program = \"" TROUPE_PROGRAM "\"\njoin_timeout = 1\n") +
-                               small_run(folder / "weights"));
+                               small_run(folder / "weights", "resnet18"));
   const auto open = run_other(TROUPE_COMMAND, {"doctor", file});
   CHECK(open.code == 2);
   expect_line(open, {"error", "settings", "others may use it (mode 0644)", "chmod 600",
@@ -242,7 +242,7 @@ TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
-                                                         small_run(hosts / "weights.safetensors"));
+                                                         small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = doctor(hosts.home(), file);
   expect_both_examined(outcome);
   expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
@@ -252,12 +252,12 @@ TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   expect_nothing_left(hosts);
 }
 
-TEST_CASE("A host that is long in coming is examined when it comes, like any other") {
+TEST_CASE("A host that is long in coming is examined when it comes, like any other", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   begin_logins_with("sleep 4", hosts, hosts.at(1));  // alpha is examined meanwhile
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
-                                                         small_run(hosts / "weights.safetensors"));
+                                                         small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = doctor(hosts.home(), file);
   expect_both_examined(outcome);
   CHECK(outcome.seconds > 4s);
@@ -265,7 +265,7 @@ TEST_CASE("A host that is long in coming is examined when it comes, like any oth
   expect_nothing_left(hosts);
 }
 
-TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
+TEST_CASE("Of two hosts between which one way is closed, doctor says which", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   // What alpha sends to the port at which beta listens is dropped on beta.
@@ -279,7 +279,7 @@ TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
       hosts / "run.toml", ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
                               node_table("beta", hosts.at(1).address(),
                                          "address = \"" + hosts.at(1).address() + ":45678\"\n") +
-                              small_run(hosts / "weights.safetensors"));
+                              small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = doctor(hosts.home(), file);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "alpha -> beta", "edge", "alpha cannot connect to beta at ",
@@ -320,7 +320,7 @@ TEST_CASE("What is wrong with one host is found while all else is examined", "[u
                                          "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
                                          "\"]\nworking_folder = \"" +
                                              worked.string() + "\"\n") +
-                              small_run(saved / "weights.safetensors") + "[checkpoint]\ndir = \"" +
+                              small_run(saved / "weights.safetensors", "resnet18") + "[checkpoint]\ndir = \"" +
                               kept.string() + "\"\n");
   const auto outcome = doctor(hosts.home(), file);
   CHECK(outcome.code == 2);
@@ -347,7 +347,7 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
       ssh_cluster(hosts) +
           node_table("alpha", hosts.at(0).address(), "network = \"10.99.0.0/16\"\n") +
           node_table("beta", "10.77.0.99") + node_table("gamma", hosts.at(1).address()) +
-          small_run(hosts / "weights.safetensors"));
+          small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "3"});
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "alpha", "port",
@@ -358,7 +358,8 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
   expect_nothing_left(hosts);
 }
 
-TEST_CASE("Each node that cannot be examined is said with its cause, and all others are examined") {
+TEST_CASE("Each node that cannot be examined is said with its cause, and all others are examined",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto libraries = hosts / "libraries";
@@ -374,7 +375,7 @@ TEST_CASE("Each node that cannot be examined is said with its cause, and all oth
           node_table("homeless", beta, "working_folder = \"/nowhere\"\n") +
           node_table("broken", beta,
                      "environment = [\"LD_LIBRARY_PATH=" + libraries.string() + "\"]\n") +
-          node_table("beta", beta) + small_run(hosts / "weights.safetensors"));
+          node_table("beta", beta) + small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "8"});
   CHECK(outcome.code == 2);
   const std::vector<std::vector<std::string>> said{
@@ -404,7 +405,7 @@ TEST_CASE("What containers lack is found: shared memory, reading memory, a name 
   const auto& home = hosts.home();
   const auto file =
       write_config(hosts / "run.toml", local_cluster + node_table("alpha", "") +
-                                           node_table("beta", "") + small_run(hosts / "weights"));
+                                           node_table("beta", "") + small_run(hosts / "weights", "resnet18"));
   const auto shared = [&home](const std::string& size) {
     REQUIRE(
         home.run({"/bin/mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", "/dev/shm"}).code ==

@@ -16,7 +16,7 @@ using Catch::Matchers::ContainsSubstring;
 
 std::string run_of(const fs::path& weights, int steps, const std::string& more = "") {
   return "[pipeline]\nstages = 2\nmicro_batches = 2\nthreads_per_stage = 1\n"
-         "[model]\nname = \"resnet18\"\n"
+         "[model]\nname = \"small\"\n"
          "[data]\nsource = \"synthetic:3x32x32:10:48\"\n"
          "[optimizer]\nname = \"adam\"\nlr = 0.01\n"
          "[train]\nbatch_size = 8\nsteps = " +

@@ -290,7 +290,7 @@ TEST_CASE("Stages whose versions are all on one host are said before the first s
   CHECK(said < outcome.err.find("step 1/"));
 }
 
-TEST_CASE("A host that is lost with all that runs there is done without") {
+TEST_CASE("A host that is lost with all that runs there is done without", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages,
@@ -304,7 +304,8 @@ TEST_CASE("A host that is lost with all that runs there is done without") {
   CHECK(hosts.at(0).left_after(2s).empty());
 }
 
-TEST_CASE("A host that is lost with the data is done without, and another one reads them") {
+TEST_CASE("A host that is lost with the data is done without, and another one reads them",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome =
@@ -315,7 +316,7 @@ TEST_CASE("A host that is lost with the data is done without, and another one re
                               ContainsSubstring(" computed 0 actions again"));
 }
 
-TEST_CASE("A host that is lost with a whole replica is done without") {
+TEST_CASE("A host that is lost with a whole replica is done without", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   std::string nodes;
@@ -325,7 +326,8 @@ TEST_CASE("A host that is lost with a whole replica is done without") {
   check_over_ssh(hosts, nodes, two_replicas, [&] { kill(hosts.at(1).first_process(), SIGKILL); });
 }
 
-TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
+TEST_CASE("A host that is cut off is done without, and what runs there ends by itself",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(

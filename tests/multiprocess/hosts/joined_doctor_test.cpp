@@ -34,7 +34,7 @@ std::string run_of_others(const test_hosts& hosts, const std::string& seconds) {
       hosts / "run.toml",
       awaited_cluster(trainer_door, write_secret(hosts / "secret"),
                       "program = \"" TROUPE_PROGRAM "\"\njoin_timeout = " + seconds + "\n") +
-          small_run(hosts / "weights.safetensors"));
+          small_run(hosts / "weights.safetensors", "resnet18"));
 }
 
 /// Whether a line says that this stage may join.
@@ -110,7 +110,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("A process that has joined a doctor that is killed ends, and says so") {
+TEST_CASE("A process that has joined a doctor that is killed ends, and says so", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");

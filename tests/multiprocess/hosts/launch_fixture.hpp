@@ -27,10 +27,14 @@ inline void skip_without_hosts() {
   if (!why.empty()) SKIP(why);
 }
 
-/// A short run of a small residual network in two stages; it saves to `weights`.
-inline std::string small_run(const std::filesystem::path& weights) {
+/// A short run of the small network (small_pipeline.cpp), or of another model, in two stages; it
+/// saves to `weights`.
+inline std::string small_run(const std::filesystem::path& weights,
+                             const std::string& model = "small") {
   return "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
-         "[model]\nname = \"resnet18\"\n"
+         "[model]\nname = \"" +
+         model +
+         "\"\n"
          "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
          "[train]\nbatch_size = 8\nepochs = 1\neval = false\nsave = \"" +
          weights.string() + "\"\n";
@@ -39,7 +43,7 @@ inline std::string small_run(const std::filesystem::path& weights) {
 /// The same without an end in sight; it writes a line to `steps` after each.
 inline std::string endless_run(const std::filesystem::path& steps) {
   return "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
-         "[model]\nname = \"resnet18\"\n"
+         "[model]\nname = \"small\"\n"
          "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
          "[train]\nbatch_size = 8\nsteps = 1000000\neval = false\n"
          "[observe]\njson = \"" +

@@ -70,27 +70,27 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
   const auto runs = [&hosts, &alone](bool copies) {
     const auto outcome = launch(hosts, "--push");
     REQUIRE(outcome.code == 0);
-    CHECK_THAT(outcome.err, !ContainsSubstring("node alpha (10.77.0.2): resnet_pipeline is"));
-    CHECK((outcome.err.find("node beta (10.77.0.3): resnet_pipeline is copied there") !=
+    CHECK_THAT(outcome.err, !ContainsSubstring("node alpha (10.77.0.2): small_pipeline is"));
+    CHECK((outcome.err.find("node beta (10.77.0.3): small_pipeline is copied there") !=
            std::string::npos) == copies);
     CHECK(bytes_of(hosts / "launched.safetensors") == alone);
   };
   runs(true);
   CHECK(told_by(hosts.at(1), "stat -c %a " + pushed) == "700\n");
   CHECK(told_by(hosts.at(1), "ls " + pushed + " | wc -l") == "1\n");
-  CHECK(told_by(hosts.at(1), "cd " + pushed + "/* && sha256sum resnet_pipeline | cut -c1-64") ==
+  CHECK(told_by(hosts.at(1), "cd " + pushed + "/* && sha256sum small_pipeline | cut -c1-64") ==
         told_by(hosts.at(1), "basename " + pushed + "/*"));
   runs(false);
 
   // What somebody has changed is not run; what was cut off is gone on with.
-  told_by(hosts.at(1), "cd " + pushed + "/* && echo changed >> resnet_pipeline");
+  told_by(hosts.at(1), "cd " + pushed + "/* && echo changed >> small_pipeline");
   runs(true);
   told_by(hosts.at(1), "cd " + pushed +
-                           "/* && head -c 10000000 resnet_pipeline > part && rm "
-                           "resnet_pipeline && chmod 600 part");
+                           "/* && head -c 10000000 small_pipeline > part && rm "
+                           "small_pipeline && chmod 600 part");
   const auto again = launch(hosts, "--push");
   CHECK(again.code == 0);
-  CHECK_THAT(again.err, ContainsSubstring("resnet_pipeline is copied there ("));
+  CHECK_THAT(again.err, ContainsSubstring("small_pipeline is copied there ("));
   const auto whole = std::filesystem::file_size(TROUPE_PROGRAM);
   REQUIRE(whole > 10'000'000);
   CHECK_THAT(again.err,

@@ -242,7 +242,8 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
   check_nothing_left(hosts, 3);
 }
 
-TEST_CASE("A stage that falls silent while it is built is said with its node and host") {
+TEST_CASE("A stage that falls silent while it is built is said with its node and host",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = write_config(
@@ -349,7 +350,8 @@ TEST_CASE("A stage that is started in the place of a lost one listens in the run
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto run = [&](const char* weights) {
-    auto text = small_run(hosts / weights) + "on_fault = \"recover\"\n";
+    // Steps of the small network would be over before the kill.
+    auto text = small_run(hosts / weights, "resnet18") + "on_fault = \"recover\"\n";
     const std::string epochs = "epochs = 1\n";
     return text.replace(text.find(epochs), epochs.size(), "steps = 12\n");
   };
@@ -427,7 +429,8 @@ TEST_CASE("Stages that others start say that the trainer is gone, and where it w
   check_nothing_left(hosts);
 }
 
-TEST_CASE("Stages that others start and that do not reach each other are told where to listen") {
+TEST_CASE("Stages that others start and that do not reach each other are told where to listen",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   on_host(hosts.at(1), turned_away("from " + hosts.at(0).address(), "blackhole"));

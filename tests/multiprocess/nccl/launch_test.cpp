@@ -119,7 +119,7 @@ TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step
   const scratch_folder folder;
   const auto run = [&](const std::string& name, const lines& more,
                        const std::function<void(pid_t, std::string_view)>& on_line = {}) {
-    auto text = small_run(folder / name);
+    auto text = small_run(folder / name, "resnet18");  // whose steps last longer than a kill
     const std::string length = "epochs = 1";
     text.replace(text.find(length), length.size(), "steps = 8");
     const auto file = write_config(folder / (name + ".toml"), text);

@@ -1,5 +1,6 @@
-// resnet_pipeline whose replicas sum by the NCCL of tests, between CPUs: a device's memory is the
-// host's there, and each process has a device of its own.
+// resnet_pipeline with the model "small" (small_residual_network.hpp), whose replicas sum by the NCCL
+// of tests, between CPUs: a device's memory is the host's there, and each process has a device of its
+// own.
 
 #include <memory>
 #include <random>
@@ -7,6 +8,7 @@
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/collective/nccl/maker.hpp"
 #include "tests/fake_nccl/device.hpp"
+#include "tests/small_residual_network.hpp"
 
 namespace {
 
@@ -22,6 +24,10 @@ result<std::shared_ptr<engine::nccl::device>> own_device(c10::Device /*on*/) {
 
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
+  program.info.known.models["small"] =
+      [](const engine::model_order& order) -> result<engine::model_blueprint> {
+    return tests::small_residual_network(order.classes);
+  };
   program.info.known.collectives = std::make_shared<engine::nccl::maker>(
       engine::nccl::maker_options{.places = {.named = TROUPE_FAKE_NCCL},
                                   .type = c10::DeviceType::CPU,

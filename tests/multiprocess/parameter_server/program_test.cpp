@@ -186,7 +186,7 @@ TEST_CASE("A stopped shard ends the run with its name") {
   CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1"));
 }
 
-TEST_CASE("A worker that hangs is said, killed and left out, and the run goes on") {
+TEST_CASE("A worker that hangs is said, killed and left out, and the run goes on", "[untimed]") {
   std::optional<tests::stopped_thread> stopped;
   std::vector<pid_t> processes;
   bool is_left_out = false, goes_on = false;
@@ -214,7 +214,7 @@ TEST_CASE("A worker that hangs is said, killed and left out, and the run goes on
   for (const auto each : processes) CHECK(wait_until_gone(each));
 }
 
-TEST_CASE("A shard that hangs ends the run with what it hangs in") {
+TEST_CASE("A shard that hangs ends the run with what it hangs in", "[untimed]") {
   std::optional<tests::stopped_thread> stopped;
   const auto outcome =
       run_until({"--steps", "100000", "--slow-after", "1", "--hang-timeout", "4"},
