@@ -89,10 +89,11 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
   const auto kept =
       "[checkpoint]\nstorage = \"local\"\ndir = \"" + (folder / "kept").string() + "\"\n";
   const auto outcome = run_other(
-      TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
-                                              local_cluster + node_table("alpha", "", in("one")) +
-                                                  node_table("beta", "", in("other")) + kept +
-                                                  small_run(folder / "weights.safetensors", "resnet18"))});
+      TROUPE_COMMAND,
+      {"doctor", write_config(folder / "run.toml",
+                              local_cluster + node_table("alpha", "", in("one")) +
+                                  node_table("beta", "", in("other")) + kept +
+                                  small_run(folder / "weights.safetensors", "resnet18"))});
   CHECK(outcome.code == 1);
   expect_line(outcome, {"alpha", "disk", (folder / "one/slices").string(), "written at ",
                         "; needs 85 MiB for each of 4 checkpoints at once"});
@@ -103,10 +104,11 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
     CHECK_FALSE(std::filesystem::exists(folder / name));
   write_config(folder / "file", "no folder");
   const auto wrong = run_other(
-      TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
-                                              local_cluster + node_table("alpha", "", in("one")) +
-                                                  node_table("beta", "", in("file")) + kept +
-                                                  small_run(folder / "weights.safetensors", "resnet18"))});
+      TROUPE_COMMAND,
+      {"doctor", write_config(folder / "run.toml",
+                              local_cluster + node_table("alpha", "", in("one")) +
+                                  node_table("beta", "", in("file")) + kept +
+                                  small_run(folder / "weights.safetensors", "resnet18"))});
   CHECK(wrong.code == 2);
   expect_line(wrong, {"error", "beta", "disk", "nothing can be written in", "file is no folder"});
 }
@@ -115,7 +117,8 @@ TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong w
           "[untimed]") {
   const scratch_folder folder;
   const auto program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
-  const auto file = write_config(folder / "run.toml", program + small_run(folder / "weights", "resnet18"));
+  const auto file =
+      write_config(folder / "run.toml", program + small_run(folder / "weights", "resnet18"));
   const auto alone = run_other(TROUPE_COMMAND, {"doctor", file});
   expect_no_error(alone);
   expect_line(alone, {"trainer -> trainer", "edge", "shm, "});
@@ -241,8 +244,9 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
 TEST_CASE("troupe doctor examines two hosts over ssh", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
-                                                         small_run(hosts / "weights.safetensors", "resnet18"));
+  const auto file =
+      write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                           small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = doctor(hosts.home(), file);
   expect_both_examined(outcome);
   expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
@@ -256,8 +260,9 @@ TEST_CASE("A host that is long in coming is examined when it comes, like any oth
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   begin_logins_with("sleep 4", hosts, hosts.at(1));  // alpha is examined meanwhile
-  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
-                                                         small_run(hosts / "weights.safetensors", "resnet18"));
+  const auto file =
+      write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                           small_run(hosts / "weights.safetensors", "resnet18"));
   const auto outcome = doctor(hosts.home(), file);
   expect_both_examined(outcome);
   CHECK(outcome.seconds > 4s);
@@ -313,15 +318,15 @@ TEST_CASE("What is wrong with one host is found while all else is examined", "[u
                     "/sys/class/infiniband/mlx5_0/ports/1 && echo '4: ACTIVE' > state && echo "
                     "InfiniBand > link_layer && echo '100 Gb/sec (4X EDR)' > rate"})
               .code == 0);
-  const auto file = write_config(
-      hosts / "run.toml", ssh_cluster(hosts, "logs = \"" + logs.string() + "\"\n") +
-                              node_table("alpha", hosts.at(0).address(), "threads = 30\n") +
-                              node_table("beta", hosts.at(1).address(),
-                                         "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
-                                         "\"]\nworking_folder = \"" +
-                                             worked.string() + "\"\n") +
-                              small_run(saved / "weights.safetensors", "resnet18") + "[checkpoint]\ndir = \"" +
-                              kept.string() + "\"\n");
+  const auto file = write_config(hosts / "run.toml",
+                                 ssh_cluster(hosts, "logs = \"" + logs.string() + "\"\n") +
+                                     node_table("alpha", hosts.at(0).address(), "threads = 30\n") +
+                                     node_table("beta", hosts.at(1).address(),
+                                                "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
+                                                "\"]\nworking_folder = \"" +
+                                                    worked.string() + "\"\n") +
+                                     small_run(saved / "weights.safetensors", "resnet18") +
+                                     "[checkpoint]\ndir = \"" + kept.string() + "\"\n");
   const auto outcome = doctor(hosts.home(), file);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "trainer", "disk", saved.string(), "1.0 MiB free", "needs 4"});
@@ -403,9 +408,9 @@ TEST_CASE("What containers lack is found: shared memory, reading memory, a name 
   skip_without_hosts();
   const test_hosts hosts({});
   const auto& home = hosts.home();
-  const auto file =
-      write_config(hosts / "run.toml", local_cluster + node_table("alpha", "") +
-                                           node_table("beta", "") + small_run(hosts / "weights", "resnet18"));
+  const auto file = write_config(hosts / "run.toml", local_cluster + node_table("alpha", "") +
+                                                         node_table("beta", "") +
+                                                         small_run(hosts / "weights", "resnet18"));
   const auto shared = [&home](const std::string& size) {
     REQUIRE(
         home.run({"/bin/mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", "/dev/shm"}).code ==

@@ -151,9 +151,10 @@ TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself", "
 
 TEST_CASE("troupe check shows which stage would run where", "[untimed]") {
   const scratch_folder folder;
-  const auto file = write_config(
-      folder / "run.toml", local_cluster + node_table("alpha", "", "stages = [1]\n") +
-                               node_table("beta", "") + small_run(folder / "weights.safetensors", "resnet18"));
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + node_table("alpha", "", "stages = [1]\n") +
+                                            node_table("beta", "") +
+                                            small_run(folder / "weights.safetensors", "resnet18"));
   const auto outcome = run_other(TROUPE_COMMAND, {"check", file, "--", "--cut", "layer3.0"});
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.out, ContainsSubstring("stage    layers"));
@@ -195,9 +196,10 @@ TEST_CASE("stages go where their predicted memory fits, and one that fits nowher
           "[untimed]") {
   const scratch_folder folder;
   const auto written = [&](const std::string& alpha, const std::string& beta) {
-    return write_config(folder / "run.toml", local_cluster + node_table("alpha", "", alpha) +
-                                                 node_table("beta", "", beta) +
-                                                 small_run(folder / "weights.safetensors", "resnet18"));
+    return write_config(folder / "run.toml",
+                        local_cluster + node_table("alpha", "", alpha) +
+                            node_table("beta", "", beta) +
+                            small_run(folder / "weights.safetensors", "resnet18"));
   };
   const std::vector<std::string> cut{"--", "--cut", "layer4.0"};  // the second has 33 of 45 MB
   const auto troupe = [&](const std::string& command, const std::string& file) {

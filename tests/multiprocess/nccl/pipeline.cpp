@@ -1,6 +1,6 @@
-// resnet_pipeline with the model "small" (small_residual_network.hpp), whose replicas sum by the NCCL
-// of tests, between CPUs: a device's memory is the host's there, and each process has a device of its
-// own.
+// resnet_pipeline with the model "small" (small_residual_network.hpp), whose replicas sum by the
+// NCCL of tests, between CPUs: a device's memory is the host's there, and each process has a device
+// of its own.
 
 #include <memory>
 #include <random>
