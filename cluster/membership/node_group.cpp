@@ -220,14 +220,14 @@ std::vector<std::string> node_group::hosts_of_places() const {
 result<void> node_group::vacate(std::size_t place) {
   const auto& name = names_.at(place);
   if (vacated_.contains(name)) return {};  // before something else has failed
-  vacated left{launcher_->host_of(name),
-               end_of({name}).value_or(error{errc::peer_lost, name + " is lost"})};
+  vacated left{launcher_->host_of(name), end_of({name})};
   {
     const std::scoped_lock lock(mutex_);
     hung_.reset();
-    lost_.emplace(name, left.how);
+    lost_.emplace(name, left.how.value_or(error{errc::peer_lost, name + " is lost"}));
   }
   if (auto ended = launcher_->give_up(name); !ended) return ended;
+  const std::scoped_lock lock(mutex_);
   vacated_.emplace(name, std::move(left));
   return {};
 }
@@ -235,7 +235,7 @@ result<void> node_group::vacate(std::size_t place) {
 /// In a place that was vacated.
 result<void> node_group::put_another(std::size_t place) {
   const auto old = names_.at(place);
-  const auto left = std::move(vacated_.extract(old).mapped());
+  const auto left = vacated_.at(old);
   const auto understudy = understudies_.take(left.host);
   const auto by =
       understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
@@ -243,11 +243,12 @@ result<void> node_group::put_another(std::size_t place) {
     const std::scoped_lock lock(mutex_);
     names_[place] = by;
     lost_.erase(old);
+    vacated_.erase(old);
   }
   if (!understudy) {
     ++starts_.at(place);
     if (auto begun = launcher_->start_on(left.host, by, node_->address()); !begun)
-      return not_started(by, left.how.text, begun.error());
+      return not_started(by, left.how ? left.how->text : old + " is lost", begun.error());
   }
   const auto there = launcher_->host_of(by);
   if (there != left.host)

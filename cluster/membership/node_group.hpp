@@ -137,6 +137,7 @@ class node_group {
                                                   const std::string& before, const error& why);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] std::optional<error> end_of_vacated(const std::vector<std::string>& nodes) const;
   void tell_other_ends() const;
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] bool is_place_lost() const;
@@ -156,8 +157,8 @@ class node_group {
 
   /// What is known of a lost node that has ended.
   struct vacated {
-    std::string host;  ///< Where it ran.
-    error how;         ///< How it ended by itself, or else that it is lost.
+    std::string host;          ///< Where it ran.
+    std::optional<error> how;  ///< How it ended by itself, where the system has said that.
   };
 
   actors::message_registry types_;
@@ -179,7 +180,7 @@ class node_group {
   std::unique_ptr<actors::node> node_;
   std::vector<std::string> first_names_;    // by place
   std::vector<std::string> names_;          // by place; changed under the lock
-  std::map<std::string, vacated> vacated_;  // whose places no other one has yet
+  std::map<std::string, vacated> vacated_;  // whose places no other one has yet; guarded
   std::vector<std::size_t> starts_;         // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
   int invited_ = -1;

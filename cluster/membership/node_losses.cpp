@@ -103,6 +103,15 @@ std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) c
   return std::nullopt;
 }
 
+/// Of one whose place is still empty: the launcher, which has given it up, says it no more.
+std::optional<error> node_group::end_of_vacated(const std::vector<std::string>& nodes) const {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& each : nodes)
+    if (const auto found = vacated_.find(each); found != vacated_.end() && found->second.how)
+      return found->second.how;
+  return std::nullopt;
+}
+
 /// Of the first of these that had joined.
 std::optional<error> node_group::loss_of(const std::vector<std::string>& nodes) const {
   const std::scoped_lock lock(mutex_);
@@ -160,7 +169,9 @@ error node_group::explain_of(const std::vector<std::string>& nodes, const error&
   // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
   for (auto left = (comes ? actors::usual_deadlines.end : patience) / look_for_word_every;;
        --left) {
-    if (auto ended = end_of(nodes))
+    auto ended = end_of(nodes);
+    if (!ended) ended = end_of_vacated(nodes);
+    if (ended)
       return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
     if (left <= 0) return with_place(why);
     std::this_thread::sleep_for(look_for_word_every);
