@@ -136,10 +136,15 @@ result<checkpoint_manifest::file> to_file(const std::string& name, const json& f
   return made;
 }
 
+/// Settings may have bytes that are no UTF-8, as the names of files may.
+std::string dumped(const json& from, int indent) {
+  return from.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+}
+
 /// Of all that a manifest says, whatever the order and the spaces that it is written with.
 std::string checksum_of(json manifest) {
   manifest.erase(checksum_name);
-  const auto text = manifest.dump();
+  const auto text = dumped(manifest, -1);
   engine::running_digest digest(32);
   digest.add(std::as_bytes(std::span(text)));
   return digest.digits();
@@ -292,7 +297,7 @@ std::string to_text(const checkpoint_manifest& manifest) {
     made["left_out"] = {{"train", manifest.left_out.train}, {"test", manifest.left_out.test}};
   if (!manifest.config.empty()) made["config"] = manifest.config;
   made[checksum_name] = checksum_of(made);
-  return made.dump(2) + "\n";
+  return dumped(made, 2) + "\n";
 }
 
 result<checkpoint_manifest> parse_manifest(std::string_view text) {

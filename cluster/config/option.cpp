@@ -284,17 +284,34 @@ std::string default_text(const option& entry, const trainer_config& config) {
                     entry.field);
 }
 
+namespace {
+
+/// As a user would write it.
+std::string text_of_value(const option& entry, const trainer_config& config) {
+  auto text = default_text(entry, config);
+  const auto word = std::visit(
+      [](const auto& field) -> std::string {
+        if constexpr (requires { field.zero_word; }) return field.zero_word;
+        return "";
+      },
+      entry.field);
+  return text == "0" && !word.empty() ? word : text;
+}
+
+}  // namespace
+
 std::map<std::string, std::string> changed_values(const std::vector<option>& options,
                                                   const trainer_config& config,
                                                   const trainer_config& defaults) {
   std::map<std::string, std::string> changed;
   for (const auto& entry : options) {
-    if (entry.repeated) continue;
-    auto value = default_text(entry, config);
+    if (entry.repeated || entry.table == "cluster" || entry.table == "link") continue;
+    auto value = text_of_value(entry, config);
+    if (value.empty() && !entry.rival.empty()) continue;  // the other one is set
     // Each optimizer has its own default of a rule's option.
     const bool is_of_rule =
         entry.table == "optimizer" && config.optimizer.options.contains(entry.key);
-    if (is_of_rule || value != default_text(entry, defaults))
+    if (is_of_rule || value != text_of_value(entry, defaults))
       changed.emplace(entry.name(), std::move(value));
   }
   return changed;

@@ -90,7 +90,8 @@ using accepted = tl::expected<T, std::string>;
 [[nodiscard]] std::string default_text(const option& entry, const trainer_config& defaults = {});
 
 /// What a config has in place of its defaults, by option name, as a user would write it
-/// ("optimizer.lr": "0.1"). Repeated tables are left out.
+/// ("optimizer.lr": "0.1"). Left out is what says where a run runs and not what it trains: the
+/// tables [cluster] and [link], and repeated ones.
 [[nodiscard]] std::map<std::string, std::string> changed_values(const std::vector<option>& options,
                                                                 const trainer_config& config,
                                                                 const trainer_config& defaults);

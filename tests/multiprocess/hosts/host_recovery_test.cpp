@@ -237,12 +237,11 @@ TEST_CASE("A launch whose launcher is killed goes on by the command that it has 
   const auto file = write_config(
       folder / "run.toml", local_cluster + node_table("alpha", "") + node_table("beta", "") +
                                run_of(folder / "resumed.safetensors") + "[checkpoint]\ndir = \"" +
-                               (folder / "kept").string() + "\"\nevery = \"4\"\n");
-  bool killed = false;
-  const auto lost = run_other(TROUPE_COMMAND, {"launch", file},
-                              at_line("step-000004 in ", [&killed](pid_t launcher) {
-                                killed = ::kill(launcher, SIGKILL) == 0;
-                              }));
+                               (folder / "kept").string() + "\"\nevery = \"2\"\n");
+  bool killed = false;  // once the checkpoint of step 2 is whole: that of step 4 waits for it
+  const auto lost = run_other(
+      TROUPE_COMMAND, {"launch", file},
+      at_line("step 7/", [&killed](pid_t launcher) { killed = ::kill(launcher, SIGKILL) == 0; }));
   REQUIRE(killed);
   CHECK(lost.signal == SIGKILL);
   std::smatch found;

@@ -47,6 +47,13 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
         "is no manifest: it says of \"config\" what is not a table of texts");
 }
 
+TEST_CASE("a manifest is written whatever bytes a setting has, and what is no UTF-8 is replaced") {
+  const auto read = parse_manifest(
+      to_text({.step = 1, .settings = some_settings, .config = {{"train.save", "M\xfcller"}}}));
+  REQUIRE(read);
+  CHECK(read->config.at("train.save") == "M\xef\xbf\xbdller");
+}
+
 TEST_CASE("a manifest names the samples that could not be read, where there are any") {
   checkpoint_manifest manifest{.step = 40,
                                .settings = some_settings,

@@ -44,7 +44,7 @@ TEST_CASE("every default is a value that its own option accepts") {
   }
 }
 
-TEST_CASE("what a config has in place of its defaults is told by name, but for repeated tables") {
+TEST_CASE("what a config has in place of its defaults is told by name, but for where it runs") {
   const auto table = option_table({});
   trainer_config config;
   CHECK(changed_values(table, config, {}).empty());
@@ -53,9 +53,15 @@ TEST_CASE("what a config has in place of its defaults is told by name, but for r
   config.checkpoint.every = "5m";
   config.model.init_skip = {"fc.*", "bn1.*"};
   config.optimizer.options = {{"lr", 0.008}, {"nesterov", 1}};
+  config.train.steps = 4;
+  config.train.epochs.reset();
+  config.train.loss_scale = 0;
   config.cluster.nodes.emplace_back().name = "alpha";
+  config.cluster.ssh_options = {"-J", "somebody@bastion"};
   CHECK(changed_values(table, config, {}) ==
         std::map<std::string, std::string>{{"train.seed", "7"},
+                                           {"train.steps", "4"},
+                                           {"train.loss_scale", "dynamic"},
                                            {"data.shuffle", "false"},
                                            {"checkpoint.every", "5m"},
                                            {"model.init_skip", "fc.*, bn1.*"},
