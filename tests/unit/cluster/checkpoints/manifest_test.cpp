@@ -48,8 +48,12 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
 }
 
 TEST_CASE("a manifest is written whatever bytes a setting has, and what is no UTF-8 is replaced") {
-  const auto read = parse_manifest(
-      to_text({.step = 1, .settings = some_settings, .config = {{"train.save", "M\xfcller"}}}));
+  checkpoint_manifest manifest{.step = 40,
+                               .settings = some_settings,
+                               .files = {{"w", {contents::weights, {12, "ab", {{"a", "01"}}}}}},
+                               .weights = {"a"}};
+  manifest.config = {{"train.save", "M\xfcller"}};
+  const auto read = parse_manifest(to_text(manifest));
   REQUIRE(read);
   CHECK(read->config.at("train.save") == "M\xef\xbf\xbdller");
 }
