@@ -137,7 +137,8 @@ class node_group {
                                                   const std::string& before, const error& why);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
-  [[nodiscard]] std::optional<error> end_of_vacated(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] std::optional<error> end_of_vacated(const std::vector<std::string>& nodes,
+                                                    const error& why) const;
   void tell_other_ends() const;
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] bool is_place_lost() const;

@@ -103,11 +103,14 @@ std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) c
   return std::nullopt;
 }
 
-/// Of one whose place is still empty: the launcher, which has given it up, says it no more.
-std::optional<error> node_group::end_of_vacated(const std::vector<std::string>& nodes) const {
+/// Of one that `why` tells of and whose place is still empty: the launcher, which has given it up,
+/// says it no more.
+std::optional<error> node_group::end_of_vacated(const std::vector<std::string>& nodes,
+                                                const error& why) const {
   const std::scoped_lock lock(mutex_);
   for (const auto& each : nodes)
-    if (const auto found = vacated_.find(each); found != vacated_.end() && found->second.how)
+    if (const auto found = vacated_.find(each);
+        found != vacated_.end() && found->second.how && actors::loss_told_in(why.text, each))
       return found->second.how;
   return std::nullopt;
 }
@@ -149,7 +152,13 @@ error node_group::leave_out(std::size_t place, const error& why) {
     const std::scoped_lock lock(mutex_);
     if (hung_ && hung_->node == name) hung_.reset();
   }
-  if (auto ended = launcher_->give_up(name); !ended) log::warning(ended.error().text);
+  vacated left{launcher_->host_of(name), end_of({name})};
+  if (auto ended = launcher_->give_up(name); !ended) {
+    log::warning(ended.error().text);
+  } else {
+    const std::scoped_lock lock(mutex_);
+    vacated_.emplace(name, std::move(left));  // perhaps another one gets the place later
+  }
   return told;
 }
 
@@ -170,7 +179,7 @@ error node_group::explain_of(const std::vector<std::string>& nodes, const error&
   for (auto left = (comes ? actors::usual_deadlines.end : patience) / look_for_word_every;;
        --left) {
     auto ended = end_of(nodes);
-    if (!ended) ended = end_of_vacated(nodes);
+    if (!ended) ended = end_of_vacated(nodes, why);
     if (ended)
       return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
     if (left <= 0) return with_place(why);

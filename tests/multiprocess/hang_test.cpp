@@ -81,7 +81,7 @@ void check_hang(const std::string& model, const std::string& schedule, const std
   CHECK(outcome.signal == 0);
   // As long as that, or somewhat longer where whoever looks is held up.
   CHECK_THAT(outcome.last_line(), Matches(".*stage-1 has been in " + at +
-                                          ", for ([4-9]|1[0-4])[0-9.]+ s .* longer than "
+                                          ", for ([4-9]|1[0-4])[.][0-9]+ s .* longer than "
                                           "--hang-timeout allows \\(4.0 s\\).*"));
   CHECK(seconds(ended - seen.last_step) < 15);  // the timeout, the teardown, and a slow machine
   for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));

@@ -208,8 +208,11 @@ TEST_CASE("Who is stopped is lost within a second, and cannot come back") {
                                                     : "it was silent for 0.8 s"));
 
   CHECK(child.last_words(1s).empty());  // it stands still for longer than anybody is given
+  const tests::hold_up held;
+  const auto begin = steady::now();
   child.signal(SIGCONT);
   const auto words = child.last_words(patience);
+  CHECK(steady::now() - begin < 5s + held.over(4));
   WARN("what it heard: " << words);
   CHECK_THAT(words, ContainsSubstring("node 'parent' is gone"));
   CHECK_THAT(words, ContainsSubstring("node 'parent' has cut node 'child' off"));
@@ -229,7 +232,10 @@ TEST_CASE("Who vanishes from the network is lost within a second") {
   WARN("no network: the requester knew after " << took << " ms: " << why.text);
   // Unless the child ended first, for it hears nothing of us either.
   CHECK_THAT(why.text, ContainsSubstring("was silent for 0.8 s"));
+  const tests::hold_up held;
+  const auto begin = steady::now();
   CHECK_THAT(child.last_words(patience), ContainsSubstring("node 'parent' is gone: it was silent"));
+  CHECK(steady::now() - begin < 2s + held.over(4));
   CHECK(child.wait() == 5);
 }
 

@@ -21,9 +21,10 @@ class hold_up {
     thread_.join();
   }
 
-  /// By how much longer something may take that passes so many threads one after the other.
+  /// By how much longer something may take that passes so many threads one after the other; two
+  /// seconds at most.
   [[nodiscard]] std::chrono::nanoseconds over(int threads) const {
-    return threads * longest_.load();
+    return std::min<std::chrono::nanoseconds>(threads * longest_.load(), std::chrono::seconds(2));
   }
 
  private:

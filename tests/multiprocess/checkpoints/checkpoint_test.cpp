@@ -119,7 +119,7 @@ TEST_CASE("A run that is interrupted inside of an update ends that first, and ke
   // The update of steps 1 to 6, with two evaluations inside of it.
   auto run = two_stages({"--eval-every", "2"}, 12, 6);
   std::ranges::replace(run, "--no-eval", "--eval");
-  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
+  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:960");  // some time
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto whole = evaluations_in(calm.steps());
   REQUIRE(whole.size() == 6);

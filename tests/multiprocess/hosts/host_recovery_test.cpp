@@ -153,13 +153,13 @@ TEST_CASE("A run does not miss its zygotes", "[untimed]") {
   CHECK_THAT(outcome.err, ContainsSubstring("; it is replaced"));
 }
 
-TEST_CASE("An agent that takes long to start a process listens meanwhile, and is not lost",
-          "[untimed]") {
+TEST_CASE("An agent that takes long to start a process listens meanwhile, and is not lost") {
+  if (!has_zygotes) SKIP("no zygote that could be stopped, under a sanitizer");
   const auto outcome = run_on_agents(
       [](const std::vector<pid_t>& agents) {
         const auto zygote = zygote_of(agents.back());
-        CHECK((zygote != 0) == has_zygotes);
-        if (zygote != 0) kill(zygote, SIGSTOP);  // a copy of it is waited for, longer than silence
+        REQUIRE(zygote != 0);
+        kill(zygote, SIGSTOP);  // a copy of it is waited for, longer than silence
         kill(children_of(agents.back()).front(), SIGKILL);
       },
       "silence = 2\n");
@@ -325,8 +325,7 @@ TEST_CASE("A host that is lost with a whole replica is done without", "[untimed]
   check_over_ssh(hosts, nodes, two_replicas, [&] { kill(hosts.at(1).first_process(), SIGKILL); });
 }
 
-TEST_CASE("A host that is cut off is done without, and what runs there ends by itself",
-          "[untimed]") {
+TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(

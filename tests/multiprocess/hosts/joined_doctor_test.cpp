@@ -108,7 +108,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("A process that has joined a doctor that is killed ends, and says so", "[untimed]") {
+TEST_CASE("A process that has joined a doctor that is killed ends, and says so") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");

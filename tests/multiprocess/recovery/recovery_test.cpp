@@ -144,7 +144,7 @@ TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
     const auto stage = tests::process_with_thread(tests::children_of(program), "stage-1");
     const tests::held_up_end held(stage, "stage-1");
     ::kill(stage, SIGKILL);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
     pid_t other = 0;
     while (other == 0 && std::chrono::steady_clock::now() < end) {
       other = tests::process_of(program, "stage-1.2");

@@ -316,8 +316,10 @@ TEST_CASE_METHOD(watched_group, "a child that is killed as soon as it was begun 
   }
   for (const auto end = steady_clock::now() + bound; reports.all().size() < 50;) {
     REQUIRE(steady_clock::now() < end);
-    std::this_thread::yield();
+    std::this_thread::sleep_for(1ms);
   }
+  for (const auto& each : reports.all())
+    CHECK(each == "exit stage-1 was killed by signal 9 (SIGKILL)");
   CHECK(group.running() == 0);
 }
 
