@@ -205,6 +205,24 @@ TEST_CASE("no node gets a place before all nodes that are replaced with it have 
   CHECK((*group)->lost({}).empty());
 }
 
+TEST_CASE("a node that was left out is given up once, and another one gets its place later") {
+  const auto nodes = std::make_shared<watched_threads>();
+  std::vector<std::string> given_up;
+  nodes->on_give_up = [&](const std::string& name) { given_up.push_back(name); };
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    return nodes->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  lose_only_stage(**group);
+  const auto told = (*group)->leave_out(0, {errc::peer_lost, "it is of no use any more"});
+  CHECK_THAT(told.text, ContainsSubstring("it is of no use any more"));
+  REQUIRE((*group)->replace({0}));
+  CHECK(given_up == std::vector<std::string>{"stage-0"});
+  CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
+  CHECK((*group)->lost({}).empty());
+}
+
 TEST_CASE("a loss that is told after another node has the place hides no later one") {
   telling_nodes nodes;
   nodes.threads->start_another = [&nodes](const auto& name, const auto& trainer) {
