@@ -248,7 +248,7 @@ result<void> node_group::put_another(std::size_t place) {
   if (!understudy) {
     ++starts_.at(place);
     if (auto begun = launcher_->start_on(left.host, by, node_->address()); !begun)
-      return not_started(by, left.how ? left.how->text : old + " is lost", begun.error());
+      return not_started(by, left, begun.error());
   }
   const auto there = launcher_->host_of(by);
   if (there != left.host)
@@ -258,16 +258,17 @@ result<void> node_group::put_another(std::size_t place) {
   return {};
 }
 
-/// A node that the system has refused, for now perhaps, is lost like one that has not joined.
-tl::unexpected<error> node_group::not_started(const std::string& name, const std::string& before,
+/// A node that the system has refused, for now perhaps, or that no host is left for, is lost like
+/// one that has not joined, and its place is as it was left.
+tl::unexpected<error> node_group::not_started(const std::string& name, const vacated& left,
                                               const error& why) {
-  if (why.code == errc::peer_lost) return fail(why.code, before + ", and " + why.text);
-  if (why.code != errc::io_failed) return tl::unexpected(why);
-  const error refused{errc::peer_lost,
-                      why.text.starts_with(name) ? why.text : name + ": " + why.text};
+  if (why.code != errc::peer_lost && why.code != errc::io_failed) return tl::unexpected(why);
+  error refused{errc::peer_lost, why.text.starts_with(name) ? why.text : name + ": " + why.text};
+  if (why.code == errc::peer_lost && left.how) refused.text = left.how->text + ", and " + why.text;
   const std::scoped_lock lock(mutex_);
   lost_.emplace(name, refused);
-  return tl::unexpected(refused);
+  vacated_.emplace(name, left);
+  return tl::unexpected(std::move(refused));
 }
 
 result<void> node_group::replace(const std::vector<std::size_t>& places) {

@@ -123,6 +123,12 @@ class node_group {
                                                     actors::usual_deadlines.last_word) const;
 
  private:
+  /// What is known of a lost node that has ended.
+  struct vacated {
+    std::string host;          ///< Where it ran.
+    std::optional<error> how;  ///< How it ended by itself, where the system has said that.
+  };
+
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
              std::size_t understudies, const message_adder& own_messages);
   [[nodiscard]] result<void> open(const std::string& listen);
@@ -132,9 +138,9 @@ class node_group {
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> vacate(std::size_t place);
   [[nodiscard]] result<void> put_another(std::size_t place);
-  /// Why `name` was not started in the place of one of which `before` is said.
-  [[nodiscard]] tl::unexpected<error> not_started(const std::string& name,
-                                                  const std::string& before, const error& why);
+  /// Why `name` was not started in a place that was left so.
+  [[nodiscard]] tl::unexpected<error> not_started(const std::string& name, const vacated& left,
+                                                  const error& why);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] std::optional<error> end_of_vacated(const std::vector<std::string>& nodes,
@@ -155,12 +161,6 @@ class node_group {
   void end_suspect();
   void end_node(std::unique_lock<std::mutex> lock, const std::string& name, const error& why,
                 bool warns);
-
-  /// What is known of a lost node that has ended.
-  struct vacated {
-    std::string host;          ///< Where it ran.
-    std::optional<error> how;  ///< How it ended by itself, where the system has said that.
-  };
 
   actors::message_registry types_;
   actors::system_config config_;

@@ -223,6 +223,29 @@ TEST_CASE("a node that was left out is given up once, and another one gets its p
   CHECK((*group)->lost({}).empty());
 }
 
+TEST_CASE(
+    "a lost node that no host is left for is given up once, and each try says how it was lost") {
+  const auto nodes = std::make_shared<watched_threads>();
+  std::vector<std::string> given_up;
+  nodes->on_give_up = [&](const std::string& name) {
+    given_up.push_back(name);
+    nodes->told_ends.clear();  // what is given up is said no more
+  };
+  nodes->start_another = [](const auto&, const auto&) -> result<void> {
+    return fail(errc::peer_lost, "no other node is left");
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  lose_only_stage(**group);
+  nodes->told_ends.push_back({"stage-0", {errc::peer_lost, "its agent was killed"}});
+  for (int tries = 0; tries < 3; ++tries) {
+    CHECK(error_of((*group)->replace({0}), errc::peer_lost).text ==
+          "its agent was killed, and no other node is left");
+    CHECK((*group)->lost({}) == std::vector<std::size_t>{0});
+  }
+  CHECK(given_up == std::vector<std::string>{"stage-0"});
+}
+
 TEST_CASE("a loss that is told after another node has the place hides no later one") {
   telling_nodes nodes;
   nodes.threads->start_another = [&nodes](const auto& name, const auto& trainer) {
