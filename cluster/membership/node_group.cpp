@@ -220,7 +220,7 @@ std::vector<std::string> node_group::hosts_of_places() const {
 result<void> node_group::vacate(std::size_t place) {
   const auto& name = names_.at(place);
   if (vacated_.contains(name)) return {};  // before something else has failed
-  vacated left{launcher_->host_of(name), end_of({name})};
+  vacated left{name, launcher_->host_of(name), end_of({name})};
   {
     const std::scoped_lock lock(mutex_);
     hung_.reset();

@@ -125,6 +125,7 @@ class node_group {
  private:
   /// What is known of a lost node that has ended.
   struct vacated {
+    std::string name;
     std::string host;          ///< Where it ran.
     std::optional<error> how;  ///< How it ended by itself, where the system has said that.
   };
@@ -181,7 +182,7 @@ class node_group {
   std::unique_ptr<actors::node> node_;
   std::vector<std::string> first_names_;    // by place
   std::vector<std::string> names_;          // by place; changed under the lock
-  std::map<std::string, vacated> vacated_;  // whose places no other one has yet; guarded
+  std::map<std::string, vacated> vacated_;  // by who would have the place now; guarded
   std::vector<std::size_t> starts_;         // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
   int invited_ = -1;

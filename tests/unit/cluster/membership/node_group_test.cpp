@@ -242,6 +242,8 @@ TEST_CASE(
     CHECK(error_of((*group)->replace({0}), errc::peer_lost).text ==
           "its agent was killed, and no other node is left");
     CHECK((*group)->lost({}) == std::vector<std::size_t>{0});
+    const error gone{errc::peer_lost, "node 'stage-0' is gone: it has ended the connection"};
+    CHECK((*group)->explain(gone).text == "its agent was killed");
   }
   CHECK(given_up == std::vector<std::string>{"stage-0"});
 }
