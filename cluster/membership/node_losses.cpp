@@ -109,8 +109,8 @@ std::optional<error> node_group::end_of_vacated(const std::vector<std::string>& 
                                                 const error& why) const {
   const std::scoped_lock lock(mutex_);
   for (const auto& each : nodes)
-    if (const auto found = vacated_.find(each);
-        found != vacated_.end() && found->second.how && actors::loss_told_in(why.text, each))
+    if (const auto found = vacated_.find(each); found != vacated_.end() && found->second.how &&
+                                                actors::loss_told_in(why.text, found->second.name))
       return found->second.how;
   return std::nullopt;
 }
