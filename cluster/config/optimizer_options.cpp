@@ -16,6 +16,11 @@ namespace {
 
 using namespace fields;
 
+std::optional<double> chosen(const trainer_config& config, const std::string& name) {
+  const auto found = config.optimizer.options.find(name);
+  return found != config.optimizer.options.end() ? std::optional(found->second) : std::nullopt;
+}
+
 // The fields of an option that some optimizers have: `of_sgd` is what it is where nothing is given
 // and the program has no default of its own.
 
@@ -23,8 +28,8 @@ number_field rule_number(const std::string& name, std::optional<double> of_sgd, 
                          double most) {
   return {[name](trainer_config& c, double value) { c.optimizer.options[name] = value; },
           [name, of_sgd](const trainer_config& c) {
-            const auto found = c.optimizer.options.find(name);
-            return found != c.optimizer.options.end() ? std::optional(found->second) : of_sgd;
+            const auto value = chosen(c, name);
+            return value ? value : of_sgd;
           },
           least, most, false};
 }
@@ -32,9 +37,8 @@ number_field rule_number(const std::string& name, std::optional<double> of_sgd, 
 switch_field rule_switch(const std::string& name) {
   return {[name](trainer_config& c, bool value) { c.optimizer.options[name] = value ? 1 : 0; },
           [name](const trainer_config& c) {
-            const auto found = c.optimizer.options.find(name);
-            return found != c.optimizer.options.end() ? std::optional(found->second != 0)
-                                                      : std::nullopt;
+            const auto value = chosen(c, name);
+            return value ? std::optional(*value != 0) : std::nullopt;
           }};
 }
 
@@ -44,10 +48,8 @@ text_field rule_words(const std::string& name, std::span<const std::string_view>
               if (words[i] == value) c.optimizer.options[name] = static_cast<double>(i);
           },
           [name, words](const trainer_config& c) {
-            const auto found = c.optimizer.options.find(name);
-            return found != c.optimizer.options.end()
-                       ? std::string(words[static_cast<std::size_t>(found->second)])
-                       : std::string();
+            const auto value = chosen(c, name);
+            return std::string(value ? words[static_cast<std::size_t>(*value)] : "");
           },
           {words.begin(), words.end()}};
 }

@@ -220,12 +220,18 @@ std::vector<std::string> node_group::hosts_of_places() const {
 result<void> node_group::vacate(std::size_t place) {
   const auto& name = names_.at(place);
   if (vacated_.contains(name)) return {};  // before something else has failed
-  vacated left{name, launcher_->host_of(name), end_of({name})};
+  const auto how = end_of({name});
   {
     const std::scoped_lock lock(mutex_);
     hung_.reset();
-    lost_.emplace(name, left.how.value_or(error{errc::peer_lost, name + " is lost"}));
+    lost_.emplace(name, how.value_or(error{errc::peer_lost, name + " is lost"}));
   }
+  return give_up(name, how);
+}
+
+/// Another one may get its place from then on.
+result<void> node_group::give_up(const std::string& name, const std::optional<error>& how) {
+  vacated left{name, launcher_->host_of(name), how};
   if (auto ended = launcher_->give_up(name); !ended) return ended;
   const std::scoped_lock lock(mutex_);
   vacated_.emplace(name, std::move(left));
@@ -285,9 +291,8 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
     if (auto left = vacate(place); !left) return left;
   for (const auto place : places) {
     if (auto put = put_another(place); !put) {
-      const bool is_lost = put.error().code == errc::peer_lost && loss_of({names_[place]});
-      auto all_lost = lose_all(put.error());
-      return is_lost ? all_lost : put;
+      static_cast<void>(lose_all(put.error()));
+      return put;
     }
     fresh.push_back(names_[place]);
   }

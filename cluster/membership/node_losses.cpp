@@ -152,13 +152,7 @@ error node_group::leave_out(std::size_t place, const error& why) {
     const std::scoped_lock lock(mutex_);
     if (hung_ && hung_->node == name) hung_.reset();
   }
-  vacated left{name, launcher_->host_of(name), end_of({name})};
-  if (auto ended = launcher_->give_up(name); !ended) {
-    log::warning(ended.error().text);
-  } else {
-    const std::scoped_lock lock(mutex_);
-    vacated_.emplace(name, std::move(left));  // perhaps another one gets the place later
-  }
+  if (auto ended = give_up(name, end_of({name})); !ended) log::warning(ended.error().text);
   return told;
 }
 

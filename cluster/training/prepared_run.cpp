@@ -110,8 +110,7 @@ result<void> check_names(const prepared_run& run, const whole_checkpoint& from) 
 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const checkpointed_run& of) {
-  const bool evaluates = of.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(of, run.steps, evaluates);
+  const auto begins = find_beginning(of, run.steps, *run.data);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};

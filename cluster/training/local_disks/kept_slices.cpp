@@ -7,7 +7,6 @@
 
 #include "actors/messages/transfer.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
-#include "engine/data/dataset.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -148,12 +147,10 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   auto newest = find_resumed(by.checkpointed);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
-  const bool evaluates = by.checkpointed.train.eval && run.data->size(engine::split::test) > 0;
-  run.is_complete = (*newest)->manifest.step >= run.steps &&
-                    !lacks_evaluation(by.checkpointed, **newest, run.steps, evaluates);
-  if (run.is_complete)
-    return check_complete(by.checkpointed.kept, by.checkpointed.train, by.checkpointed.places,
-                          run.steps, (*newest)->folder);
+  const auto complete = is_complete(by.checkpointed, **newest, run.steps, *run.data);
+  if (!complete) return tl::unexpected(complete.error());
+  run.is_complete = *complete;
+  if (run.is_complete) return {};
   warn_of_read_again(**newest, *run.data);
   return begin_from(run, std::move(**newest));
 }

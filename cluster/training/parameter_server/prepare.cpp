@@ -54,8 +54,7 @@ result<void> check_shares(const server_application& program, const prepared_serv
 
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const checkpointed_run& of) {
-  const bool evaluates = of.train.eval && run.data->size(engine::split::test) > 0;
-  const auto begins = find_beginning(of, run.plan.steps, evaluates);
+  const auto begins = find_beginning(of, run.plan.steps, *run.data);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (begins->from && begins->from->manifest.is_on_hosts())

@@ -6,6 +6,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
 
@@ -59,8 +60,8 @@ void tell_complete(pipeline_run& parts) {
   if (!config.checkpoint.dir.empty() &&
       std::filesystem::exists(folder / checkpoint_folder::manifest_name, absent))
     kept += "; the checkpoint is complete in " + folder.string();
-  const bool lacks_evaluation = config.train.eval && parts.told.evaluated < steps &&
-                                parts.run.data->size(engine::split::test) > 0;
+  const bool lacks_evaluation =
+      parts.told.evaluated < steps && evaluates(config.train, *parts.run.data);
   parts.report->print("interrupted after the last step, " + std::to_string(steps) + kept +
                       (lacks_evaluation ? "; only the last evaluation is left out" : ""));
 }

@@ -134,6 +134,13 @@ bool lacks_manifests(const checkpoint_config& kept) {
          !read_manifest(folder.path_of(steps->front()) / checkpoint_folder::manifest_name);
 }
 
+bool evaluates(const train_config& train, const engine::dataset& data) {
+  return train.eval && data.size(engine::split::test) > 0;
+}
+
+namespace {
+
+/// For a checkpoint in `folder` that has all `steps` of the run.
 result<void> check_complete(const checkpoint_config& kept, const train_config& train,
                             const setting_places& places, std::uint64_t steps,
                             const std::filesystem::path& folder) {
@@ -151,17 +158,26 @@ result<void> check_complete(const checkpoint_config& kept, const train_config& t
   return {};
 }
 
+/// Logs that the last evaluation is left to do, where it is.
 bool lacks_evaluation(const checkpointed_run& run, const whole_checkpoint& of, std::uint64_t steps,
-                      bool evaluates) {
-  if (run.kept.resume != "auto" || !evaluates) return false;
+                      const engine::dataset& data) {
+  if (run.kept.resume != "auto" || !evaluates(run.train, data)) return false;
   if (of.manifest.step != steps || of.is_evaluated()) return false;
   log::info(of.folder.string() + " has all " + std::to_string(steps) +
             " steps of this run: its last evaluation is left to do");
   return true;
 }
 
+}  // namespace
+
+result<bool> is_complete(const checkpointed_run& run, const whole_checkpoint& of,
+                         std::uint64_t steps, const engine::dataset& data) {
+  if (of.manifest.step < steps || lacks_evaluation(run, of, steps, data)) return false;
+  return check_complete(run.kept, run.train, run.places, steps, of.folder).map([] { return true; });
+}
+
 result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
-                                     bool evaluates) {
+                                     const engine::dataset& data) {
   auto resumed = find_resumed(run);
   if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(run.kept)) {
     log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
@@ -174,11 +190,9 @@ result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t 
                 "checkpoint: the run starts from the beginning");
     return run_beginning{};
   }
-  if ((*resumed)->manifest.step < steps || lacks_evaluation(run, **resumed, steps, evaluates))
-    return run_beginning{std::move(*resumed)};
-  if (auto fine = check_complete(run.kept, run.train, run.places, steps, (*resumed)->folder); !fine)
-    return tl::unexpected(fine.error());
-  return run_beginning{std::move(*resumed), true};
+  const auto complete = is_complete(run, **resumed, steps, data);
+  if (!complete) return tl::unexpected(complete.error());
+  return run_beginning{std::move(*resumed), *complete};
 }
 
 void tell_command_to_resume(const checkpoint_config& kept, const train_config& train,

@@ -11,6 +11,7 @@
 #include "cluster/config/config_tables.hpp"
 #include "cluster/config/setting_places.hpp"
 #include "cluster/training/saving/data_record.hpp"
+#include "engine/data/dataset.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -58,24 +59,22 @@ struct run_beginning {
 /// cannot be read.
 [[nodiscard]] bool lacks_manifests(const checkpoint_config& kept);
 
-/// For a checkpoint in `folder` that has all `steps` of the run. With --resume auto, which is for
-/// starting the same command until the run is done, this is logged; otherwise it is an error.
-/// Errors: bad_config.
-[[nodiscard]] result<void> check_complete(const checkpoint_config& kept, const train_config& train,
-                                          const setting_places& places, std::uint64_t steps,
-                                          const std::filesystem::path& folder);
+/// Whether a run with these data is evaluated.
+[[nodiscard]] bool evaluates(const train_config& train, const engine::dataset& data);
 
-/// Whether a run of so many steps that evaluates has its last evaluation left to do: its checkpoint
-/// `of` has all steps, but that evaluation was not reported. Only with --resume auto. Logs that.
-[[nodiscard]] bool lacks_evaluation(const checkpointed_run& run, const whole_checkpoint& of,
-                                    std::uint64_t steps, bool evaluates);
+/// Whether a run of so many steps has nothing left to do after the checkpoint `of`: it has all
+/// steps, and with --resume auto, if the run evaluates, its last evaluation was reported. That
+/// setting is for starting the same command until the run is done: what is left of a run with all
+/// steps is logged, and without it such a checkpoint is an error. Errors: bad_config.
+[[nodiscard]] result<bool> is_complete(const checkpointed_run& run, const whole_checkpoint& of,
+                                       std::uint64_t steps, const engine::dataset& data);
 
 /// Finds the checkpoint that a run of so many steps resumes from, and logs it if there is none. A
-/// checkpoint that has all steps is resumed if the run lacks_evaluation. If the newest manifest
+/// checkpoint that has all steps is resumed if the run is not complete. If the newest manifest
 /// cannot be read and the hosts may have a copy, find_beginning_on_hosts looks for it. Errors:
-/// those of find_resumed and check_complete; see docs/checkpoints.md.
+/// those of find_resumed and is_complete; see docs/checkpoints.md.
 [[nodiscard]] result<run_beginning> find_beginning(const checkpointed_run& run, std::uint64_t steps,
-                                                   bool evaluates);
+                                                   const engine::dataset& data);
 
 /// Logs the command that resumes this run if its trainer is killed, provided that the run writes
 /// checkpoints as it goes. `command`: the one of this run; `steps_before`: the steps in what it

@@ -115,6 +115,13 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
   return outcome;
 }
 
+/// Kills the first of the agents of a trainer that has so many.
+void kill_agent(pid_t trainer, std::size_t count) {
+  const auto agents = children_of(trainer);
+  REQUIRE(agents.size() == count);
+  kill(agents.front(), SIGKILL);
+}
+
 /// "replace": what either host sends to the other arrives nowhere from now on; "del": it arrives
 /// again.
 void set_ways(const test_hosts& hosts, const std::string& what) {
@@ -217,11 +224,8 @@ TEST_CASE("A stage that goes on with other instructions of a processor is warned
                                                           run_of(folder / "weights.safetensors"));
   bool killed = false;
   const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file}, in_the_middle(killed, [](pid_t trainer) {
-                  const auto agents = children_of(trainer);
-                  REQUIRE(agents.size() == 2);
-                  kill(agents.front(), SIGKILL);
-                }));
+      run_other(TROUPE_COMMAND, {"launch", file},
+                in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 2); }));
   CHECK(killed);
   CHECK(outcome.code == 0);
   const bool is_said =
@@ -260,11 +264,8 @@ TEST_CASE("A run whose only agent is lost ends, which says so") {
                                                           run_of(folder / "weights.safetensors"));
   bool killed = false;
   const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file}, in_the_middle(killed, [](pid_t trainer) {
-                  const auto agents = children_of(trainer);
-                  REQUIRE(agents.size() == 1);
-                  kill(agents.front(), SIGKILL);
-                }));
+      run_other(TROUPE_COMMAND, {"launch", file},
+                in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 1); }));
   CHECK(killed);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
