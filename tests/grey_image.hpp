@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace troupe::tests {
@@ -14,6 +16,16 @@ inline std::string grey_png() {
       0x9c, 0x63, 0x60, 0x68, 0x68, 0x00, 0x00, 0x01, 0x84, 0x01, 0x01, 0x56, 0x8f, 0x20,
       0x23, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
   return {bytes.begin(), bytes.end()};
+}
+
+/// Two classes of so many grey images each, in `folder`/train.
+inline void write_grey_images(const std::filesystem::path& folder, int count) {
+  for (const std::string name : {"a", "b"}) {
+    const auto images = folder / "train" / name;
+    std::filesystem::create_directories(images);
+    for (int i = 0; i < count; ++i)
+      std::ofstream(images / (std::to_string(i) + ".png"), std::ios::binary) << grey_png();
+  }
 }
 
 }  // namespace troupe::tests

@@ -226,11 +226,7 @@ TEST_CASE("Missing and broken data is refused with the file's name", "[untimed]"
 TEST_CASE("An unreadable image is named and left out of a run, and ends one that is strict",
           "[untimed]") {
   const scratch_folder folder;
-  for (const std::string name : {"a", "b"}) {
-    const auto images = folder / "images/train" / name;
-    std::filesystem::create_directories(images);
-    for (int i = 0; i < 4; ++i) write(images / (std::to_string(i) + ".png"), tests::grey_png());
-  }
+  tests::write_grey_images(folder / "images", 4);
   write(folder / "images/train/a/2.png", "no image");
   const std::vector<std::string> run{
       "--model",         "resnet18", "--data",       "folder:" + (folder / "images").string(),

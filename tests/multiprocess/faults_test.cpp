@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <ios>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -209,12 +207,7 @@ TEST_CASE("A second Ctrl-C ends the run at once") {
 
 TEST_CASE("An image that no descriptor is left for ends a run, and is not left out", "[untimed]") {
   const scratch_folder folder;
-  for (const std::string name : {"a", "b"}) {
-    const auto images = folder / "images/train" / name;
-    std::filesystem::create_directories(images);
-    for (int i = 0; i < 32; ++i)
-      std::ofstream(images / (std::to_string(i) + ".png"), std::ios::binary) << grey_png();
-  }
+  tests::write_grey_images(folder / "images", 32);
   const auto run = split_words(
       "--model small --image-size 32 --batch-size 16 --steps 1000000 --stages 2 --no-eval");
   const auto take_descriptors = [](pid_t program, std::string_view line) {

@@ -79,8 +79,7 @@ class ties {
     }
     const auto all = milliseconds_since(begin);
     WARN("all ties were cut after " << all << " ms");
-    // Beside others on a busy machine: by way of the link, the node, CAF and this thread.
-    const std::chrono::duration<double, std::milli> most = 1s + held.over(4);
+    const std::chrono::duration<double, std::milli> most = 1s + held.over(tests::threads_of_a_loss);
     CHECK(outcome.second < most.count());
     CHECK(all < most.count());
     return outcome;
@@ -212,7 +211,7 @@ TEST_CASE("Who is stopped is lost within a second, and cannot come back") {
   const auto begin = steady::now();
   child.signal(SIGCONT);
   const auto words = child.last_words(patience);
-  CHECK(steady::now() - begin < 5s + held.over(4));
+  CHECK(steady::now() - begin < 5s + held.over(tests::threads_of_a_loss));
   WARN("what it heard: " << words);
   CHECK_THAT(words, ContainsSubstring("node 'parent' is gone"));
   CHECK_THAT(words, ContainsSubstring("node 'parent' has cut node 'child' off"));
@@ -235,7 +234,7 @@ TEST_CASE("Who vanishes from the network is lost within a second") {
   const tests::hold_up held;
   const auto begin = steady::now();
   CHECK_THAT(child.last_words(patience), ContainsSubstring("node 'parent' is gone: it was silent"));
-  CHECK(steady::now() - begin < 2s + held.over(4));
+  CHECK(steady::now() - begin < 2s + held.over(tests::threads_of_a_loss));
   CHECK(child.wait() == 5);
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cluster/launch/start/process_start.hpp"
 #include "tests/bytes_of.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/scratch_memory.hpp"
@@ -99,11 +100,7 @@ std::vector<pid_t> children_of(pid_t parent);
 pid_t parent_of(pid_t child);
 
 /// Whether processes keep zygotes, which those that a sanitizer watches do not.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool has_zygotes = false;
-#else
-inline constexpr bool has_zygotes = true;
-#endif
+inline constexpr bool has_zygotes = !cluster::is_watched;
 
 /// The zygote of a process; 0: it keeps none.
 pid_t zygote_of(pid_t keeper);

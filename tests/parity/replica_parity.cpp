@@ -64,13 +64,19 @@ std::vector<std::uint64_t> state_bytes(const task& what) {
   return bytes;
 }
 
+/// As one process computes the whole first batch, in as many micro-batches as it has samples for.
+void check_in_one_piece(const engine::step_result& found, const task& what) {
+  const auto& batch = what.batches.front();
+  const auto count = std::min<std::int64_t>(what.microbatches, batch.inputs.size(0));
+  const auto parts = engine::split_batch(batch, count).value();
+  const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
+  CHECK_THAT(found.loss, WithinRel(alone.loss, 1e-6));
+  tests::check_close(found, alone, 1e-4);
+}
+
 /// And as the whole batch in one process, in as many micro-batches.
 void check_all(const task& what, const std::vector<way>& ways) {
-  const auto found = tests::check_ways(what, ways);
-  const auto parts = engine::split_batch(what.batches.front(), what.microbatches).value();
-  const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
-  CHECK_THAT(found.dry.loss, WithinRel(alone.loss, 1e-6));
-  tests::check_close(found.dry, alone, 1e-4);
+  check_in_one_piece(tests::check_ways(what, ways).dry, what);
 }
 
 /// Stands before a stage, and tells it of a step of which its replica has nothing only after the
@@ -208,11 +214,7 @@ TEST_CASE("Replicas compute what one process does of every batch, an uneven and 
       auto pipeline = all.compose(what);
       const auto found = pipeline.dry_run(what.batches.front(), what.microbatches);
       if (!found) FAIL(found.error().text);
-      const auto count = std::min<std::int64_t>(what.microbatches, size);
-      const auto parts = engine::split_batch(what.batches.front(), count).value();
-      const auto alone = tests::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, parts);
-      CHECK_THAT(found->loss, WithinRel(alone.loss, 1e-6));
-      tests::check_close(*found, alone, 1e-4);
+      check_in_one_piece(*found, what);
     }
 }
 

@@ -44,4 +44,8 @@ class hold_up {
   std::thread thread_;  // last: it uses the rest
 };
 
+/// What the news of another process's end passes: the link, the node, CAF and the thread that
+/// waits.
+inline constexpr int threads_of_a_loss = 4;
+
 }  // namespace troupe::tests

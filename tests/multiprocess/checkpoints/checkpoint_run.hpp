@@ -51,6 +51,14 @@ inline words two_stages(const words& more, int steps = 12, int accumulate = 2) {
   return with(training(more, steps, accumulate), {"--stages", "2"});
 }
 
+/// The same run with evaluations, of so many samples in all, so that they take some time.
+inline words evaluated(words run, int samples) {
+  std::ranges::replace(run, "--no-eval", "--eval");
+  std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
+                       "synthetic:3x48x48:10:" + std::to_string(samples));
+  return run;
+}
+
 /// Of two files: the same tensors, in whatever order.
 inline void check_same_weights(const std::filesystem::path& one,
                                const std::filesystem::path& other) {

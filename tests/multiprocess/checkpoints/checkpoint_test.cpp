@@ -117,9 +117,7 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
 
 TEST_CASE("A run that is interrupted inside of an update ends that first, and keeps it") {
   // The update of steps 1 to 6, with two evaluations inside of it.
-  auto run = two_stages({"--eval-every", "2"}, 12, 6);
-  std::ranges::replace(run, "--no-eval", "--eval");
-  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:960");  // some time
+  const auto run = evaluated(two_stages({"--eval-every", "2"}, 12, 6), 960);
   const calm_run calm(TROUPE_PROGRAM, run);
   const auto whole = evaluations_in(calm.steps());
   REQUIRE(whole.size() == 6);
@@ -312,11 +310,7 @@ TEST_CASE("A run whose data have changed since its checkpoint is refused, wherev
 TEST_CASE("A sample that cannot be read is left out again when a run goes on, or told",
           "[untimed]") {
   const scratch_folder folder;
-  for (const std::string name : {"a", "b"}) {
-    const auto images = folder / "images" / "train" / name;
-    fs::create_directories(images);
-    for (int i = 0; i < 12; ++i) write_text(images / (std::to_string(i) + ".png"), grey_png());
-  }
+  write_grey_images(folder / "images", 12);
   const auto broken = folder / "images" / "train" / "a" / "3.png";
   write_text(broken, "no image");
   auto run = two_stages({"--image-size", "48"}, 8, 1);

@@ -246,7 +246,7 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
 }
 
-TEST_CASE("A trainer that has lost its folder behind the last step evaluates once more",
+TEST_CASE("A trainer that has lost its folder after the last step evaluates once more",
           "[untimed]") {
   const disks all;
   auto job = all.run({"--resume", "auto"}, 4);

@@ -124,10 +124,9 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
 
 TEST_CASE("A run that was ended in its last evaluation does that when it is started again") {
   const scratch_folder folder;
-  auto job = two_stages({"--checkpoint-dir", folder / "checkpoints", "--resume", "auto", "--save",
-                         folder / "weights"});
-  std::ranges::replace(job, "--no-eval", "--eval");
-  std::ranges::replace(job, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
+  const auto job = evaluated(two_stages({"--checkpoint-dir", folder / "checkpoints", "--resume",
+                                         "auto", "--save", folder / "weights"}),
+                             480);
   const auto kill = [](pid_t trainer) { ::kill(trainer, SIGKILL); };
   const auto first = run_program(job, at_line("the checkpoint of step 12 is in ", kill));
   REQUIRE(first.signal == SIGKILL);
@@ -144,9 +143,7 @@ TEST_CASE("A run that was ended in its last evaluation does that when it is star
 
 TEST_CASE("A run that was interrupted in an evaluation does that first when it goes on") {
   const scratch_folder folder;
-  auto job = two_stages({"--eval-every", "4"}, 8, 1);
-  std::ranges::replace(job, "--no-eval", "--eval");
-  std::ranges::replace(job, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:480");  // some time
+  auto job = evaluated(two_stages({"--eval-every", "4"}, 8, 1), 480);
   REQUIRE(run_program(with(job, {"--json", folder / "whole"})).code == 0);
   const auto whole = evaluations_in(folder / "whole");
   REQUIRE(whole.size() == 2);

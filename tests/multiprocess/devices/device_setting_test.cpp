@@ -61,13 +61,16 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// A run on the device does not begin: one line says which it is, why, and what to do.
-void check_refused(const std::string& device, const std::string& why, const std::string& remedy) {
+/// A run on the device does not begin: one line says which it is, why, and what to do. Gives its
+/// outcome.
+program_outcome check_refused(const std::string& device, const std::string& why,
+                              const std::string& remedy) {
   const auto outcome = train_on(device);
   CHECK(outcome.code == refused);
   CHECK(count_of(outcome.err, "\n") == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("--device: \"" + device + "\": " + why) &&
                               ContainsSubstring("; " + remedy + "\n"));
+  return outcome;
 }
 
 const std::string automatic_on_cpu =
@@ -162,8 +165,8 @@ TEST_CASE("a machine whose driver is not whole refuses GPUs with the reason", "[
 TEST_CASE("a machine whose driver is too old refuses GPUs with both versions", "[untimed]") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   ::setenv("FAKE_CUDA_VERSION", "11080", 1);
-  check_refused("cuda:0", "the NVIDIA driver", "update the driver");
-  CHECK_THAT(train_on("cuda:0").err,
+  const auto outcome = check_refused("cuda:0", "the NVIDIA driver", "update the driver");
+  CHECK_THAT(outcome.err,
              ContainsSubstring(" is too old: it runs CUDA 11.8, and LibTorch was built with "));
   ::unsetenv("FAKE_CUDA_VERSION");
 }

@@ -16,7 +16,6 @@
 
 #include "tests/multiprocess/hosts/test_hosts.hpp"
 #include "tests/multiprocess/program.hpp"
-#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 
@@ -151,17 +150,13 @@ inline std::vector<std::string> as_examined(const std::string& file) {
 /// Waits until nothing on two hosts and at home has to do with the program, and returns what still
 /// does when `limit` has passed, and as much more as an end is held up meanwhile.
 inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
-  const hold_up held;
-  const auto begin = std::chrono::steady_clock::now();
-  for (;;) {
+  return left_after(limit, [&hosts] {
     std::string left;
     for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
       for (const auto& each : host->processes_with(TROUPE_PROGRAM))
         left += host->name() + ": " + std::to_string(each.pid) + " " + each.command + "\n";
-    const auto waited = std::chrono::steady_clock::now() - begin;
-    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+    return left;
+  });
 }
 
 /// From now on root's shell begins with a line on one host, whatever it is started for.

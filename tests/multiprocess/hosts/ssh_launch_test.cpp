@@ -213,7 +213,7 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
       kill(each.pid, SIGSTOP);
     }
   };
-  auto first_word = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point first_word;
   std::optional<hold_up> held;
   const auto outcome =
       hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "cluster/launch/find_program.hpp"
-#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -156,14 +155,7 @@ std::vector<host_process> test_host::processes_with(const std::string& word) con
 }
 
 std::vector<host_process> test_host::left_after(std::chrono::milliseconds limit) const {
-  const hold_up held;
-  const auto begin = std::chrono::steady_clock::now();
-  for (;;) {
-    auto left = processes();
-    const auto waited = std::chrono::steady_clock::now() - begin;
-    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  return tests::left_after(limit, [this] { return processes(); });
 }
 
 test_host test_hosts::start(const std::string& name, const std::string& script,

@@ -8,16 +8,32 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "cluster/launch/process_group.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
 
 /// How many threads and processes the end of a launch passes, where each may be held up by other
 /// work on the machine (see hold_up).
 inline constexpr int threads_of_an_end = 10;
+
+/// Looks until nothing is left, and returns what still is when `limit` has passed, and as much more
+/// as an end is held up meanwhile.
+template <class Look>
+auto left_after(std::chrono::milliseconds limit, Look look) {
+  const hold_up held;
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
+    auto left = look();
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
 
 /// A process in a host's namespace, with its number outside of it.
 struct host_process {

@@ -27,10 +27,7 @@ inline words residual_run(int steps) {
 /// The same with evaluations of 64 samples after every second step, which take longer than a signal
 /// takes to arrive.
 inline words evaluated_run(int steps) {
-  auto run = with(residual_run(steps), {"--eval-every", "2"});
-  std::ranges::replace(run, "--no-eval", "--eval");
-  std::ranges::replace(run, "synthetic:3x48x48:10:48", "synthetic:3x48x48:10:640");
-  return run;
+  return evaluated(with(residual_run(steps), {"--eval-every", "2"}), 640);
 }
 
 }  // namespace troupe::tests

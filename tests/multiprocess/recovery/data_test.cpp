@@ -70,11 +70,7 @@ program_outcome lose_text(const scratch_folder& folder, const std::function<void
 
 /// Two classes of twelve images, of which one cannot be read.
 void write_images(const std::filesystem::path& folder) {
-  for (const std::string name : {"a", "b"}) {
-    std::filesystem::create_directories(folder / "train" / name);
-    for (int i = 0; i < 12; ++i)
-      write_text(folder / "train" / name / (std::to_string(i) + ".png"), troupe::tests::grey_png());
-  }
+  troupe::tests::write_grey_images(folder, 12);
   write_text(folder / "train/a/7.png", "no image");
 }
 

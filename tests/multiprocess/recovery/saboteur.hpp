@@ -12,7 +12,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,15 +25,7 @@ namespace troupe::tests {
 /// The process of a run's stage, whichever it is now; 0: there is none.
 inline pid_t process_of(pid_t program, const std::string& stage) {
   pid_t found = 0;
-  std::vector<pid_t> children;
-  std::error_code gone;
-  for (std::filesystem::directory_iterator each("/proc/" + std::to_string(program) + "/task", gone),
-       end;
-       !gone && each != end; each.increment(gone)) {
-    std::ifstream list(each->path() / "children");
-    for (pid_t child = 0; list >> child;) children.push_back(child);
-  }
-  for (const auto pid : children) {
+  for (const auto pid : children_of(program)) {
     const auto line = bytes_of("/proc/" + std::to_string(pid) + "/cmdline");
     const auto at = line.find(stage);
     if (at == std::string::npos) continue;

@@ -183,7 +183,8 @@ class both_processes {
     there_.kill();
     CHECK_FALSE(step.get());
     wait_until([&] { return !is_within_step(stages.front()); });
-    CHECK(std::chrono::steady_clock::now() - since < std::chrono::seconds(1) + held.over(4));
+    CHECK(std::chrono::steady_clock::now() - since <
+          std::chrono::seconds(1) + held.over(tests::threads_of_a_loss));
   }
   /// By this process, in the last `check`.
   [[nodiscard]] std::uint64_t lent() const { return lent_; }

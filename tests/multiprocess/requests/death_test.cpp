@@ -75,8 +75,7 @@ TEST_CASE("every outstanding request fails within a second of its process being 
     REQUIRE(outcome.error().code == errc::peer_lost);
     REQUIRE(outcome.error().text.find("'mortal'") != std::string::npos);
   }
-  // By way of the link, the node, CAF and this thread, beside others on a busy machine.
-  CHECK(std::chrono::steady_clock::now() - killed < 1s + held.over(4));
+  CHECK(std::chrono::steady_clock::now() - killed < 1s + held.over(tests::threads_of_a_loss));
   CHECK(ask.request<bool>(debtor, true, 10s).get().error().code == errc::peer_lost);
   int status = 0;
   waitpid(child, &status, 0);

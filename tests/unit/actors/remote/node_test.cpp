@@ -379,7 +379,7 @@ TEST_CASE("A node that says hello and nothing more is lost within a second") {
   const auto failure = nodes.failure_of(actor, patience, 1, 2);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   WARN("a silent node was noticed after " << took.count() << " ms");
-  CHECK(took < 1s + held.over(4));  // the link, the node, CAF and this thread
+  CHECK(took < 1s + held.over(tests::threads_of_a_loss));
   REQUIRE(failure);
   CHECK(failure->code == errc::peer_lost);
   CHECK(failure->text.find("node 'mute' is gone: it was silent for 0.8 s") == 0);
