@@ -5,12 +5,11 @@ source gives, unless it says that an earlier form was counted. The tests that mu
 harmless mutant is one of its source.
 """
 
-import fnmatch
 import pathlib
 import re
 import sys
 
-from failures_test import programs_in
+from failures_test import has_case, programs_in
 
 ROW = re.compile(r"^\| `([\w/]+\.(?:\w+|\{\w+(?:,\w+)+\}))`( \(earlier form\))? \| (\d+|not counted) \|", re.MULTILINE)
 
@@ -40,11 +39,11 @@ def check_tests(root, mutate):
     programs = programs_in(root)
     for source, tests in mutate.CORES.items():
         for program, patterns in tests:
-            titles = [title.lower() for title in programs.get(program, ())]
-            if not titles:
+            if not programs.get(program):
                 yield f"{source}: no test program: {program}"
+                continue
             for pattern in patterns:
-                if titles and not fnmatch.filter(titles, pattern.lower()):
+                if not has_case(programs, program, pattern):
                     yield f"{source}: no test case of {program}: {pattern}"
 
 
