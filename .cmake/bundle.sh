@@ -14,6 +14,10 @@ for name in "${programs[@]}"; do
   install -s "$build/bin/$name" "$out/programs/$name"
   ln -s ../start "$out/bin/$name"
 done
+# UCX with CUDA, where `./dev setup --cuda` has installed it.
+for ucx in .venv/lib/python3*/site-packages/libucx/lib; do
+  [ ! -d "$ucx" ] || export LD_LIBRARY_PATH="$PWD/$ucx${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+done
 ldd "${programs[@]/#/$build/bin/}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u |
   while read -r name path; do
     [[ $name =~ $theirs ]] || install -s -m 644 "$(readlink -f "$path")" "$out/lib/$name"
@@ -24,7 +28,7 @@ if [ "${4:-}" = --gpu-tests ]; then
 fi
 # UCX opens its transports by their names, in a folder that is compiled in if no variable names another.
 ucx=$(ldd "$build/bin/resnet_pipeline" | awk '$1 == "libuct.so.0" {print $3}')
-for transport in "$(dirname "$(readlink -f "$ucx")")"/ucx/libuct_*.so.0; do
+for transport in "$(dirname "$(readlink -f "$ucx")")"/ucx/libuc[tm]_*.so.0; do
   install -s -m 644 "$(readlink -f "$transport")" "$out/lib/ucx/$(basename "$transport")"
 done
 

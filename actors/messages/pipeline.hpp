@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/collective/edge_transport.hpp"
 #include "engine/collective/sum_choice_core.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/step/edge.hpp"
@@ -120,32 +121,36 @@ struct replica_group {
   }
 };
 
-/// A group of two that moves tensors by the collective library of the stages' devices: what one
-/// stage sends another one, in another process, on edges of one kind, whatever the chunks. The
-/// sender has rank 0. One of the two begins each transfer first, the stage that comes first in the
-/// pipeline, and the other one when the first has announced it: no transfer waits on the GPU of the
-/// second for anything that the first has still to begin (docs/gpu.md).
+/// A group of two that moves tensors by a library of the stages' devices: what one stage sends
+/// another one, in another process, on edges of one kind, whatever the chunks. The sender has rank
+/// 0. One of the two begins each transfer first, the stage that comes first in the pipeline, and
+/// the other one when the first has announced it: no transfer waits on the GPU of the second for
+/// anything that the first has still to begin (docs/gpu.md).
 struct edge_port {
   caf::strong_actor_ptr other = {};       // a stage_actor
   engine::edge on = engine::edge::input;  // or gradient
   bool sends = false;                     // the stage that is told; else it receives
   bool receiver_first = false;            // the receiver begins first; else the sender
   std::uint64_t number = 0;               // the same at both ends, and of no other port
-  std::string name = {};                  // for people: "activations from stage-0 to stage-1"
-  std::string invitation = {};            // of collective_maker
+  engine::edge_transport by = engine::edge_transport::nccl;
+  std::string name = {};        // for people: "activations from stage-0 to stage-1"
+  std::string invitation = {};  // of collective_maker
   engine::socket_reach sockets = engine::socket_reach::loopback;  // that it may use
 
   static void fields(auto& self, auto& f) {
-    f(self.other, self.on, self.sends, self.receiver_first, self.number, self.name, self.invitation,
-      self.sockets);
+    f(self.other, self.on, self.sends, self.receiver_first, self.number, self.by, self.name,
+      self.invitation, self.sockets);
   }
 };
 
-/// Asks a stage by what it can sum with its replicas, or send to others, beside links.
+/// Asks a stage by what it can sum with its replicas, or send to others, beside links: what it has
+/// of that library.
 struct ask_sum_offer {
   static constexpr auto declared = travels("ask_sum_offer");
 
-  static void fields(auto&, auto&) {}
+  engine::edge_transport by = engine::edge_transport::nccl;
+
+  static void fields(auto& self, auto& f) { f(self.by); }
 };
 
 /// The answer: see engine::sum_offer.
@@ -161,14 +166,15 @@ struct sum_offered {
 };
 
 /// Asks a stage for an invitation of so many replicas, or of two neighbours, to a group of their
-/// devices, by sockets that may use so much of the network.
+/// devices by a library, whose sockets may use so much of the network.
 struct invite_replicas {
   static constexpr auto declared = travels("invite_replicas");
 
   std::uint32_t ranks = 0;
   engine::socket_reach sockets = engine::socket_reach::loopback;
+  engine::edge_transport by = engine::edge_transport::nccl;
 
-  static void fields(auto& self, auto& f) { f(self.ranks, self.sockets); }
+  static void fields(auto& self, auto& f) { f(self.ranks, self.sockets, self.by); }
 };
 
 struct replicas_invited {

@@ -18,10 +18,6 @@
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
-namespace troupe::engine {
-class collective_maker;
-}  // namespace troupe::engine
-
 namespace troupe::messages {
 class shared_memory;
 }  // namespace troupe::messages
@@ -40,7 +36,7 @@ struct host_parts {
   engine::loss_registry losses = engine::built_in_losses();
   engine::metric_registry metrics = engine::built_in_metrics();
   engine::data_registry data = engine::built_in_data();
-  std::shared_ptr<const engine::collective_maker> collectives = {};  ///< See stage_blueprint.
+  device_libraries libraries = {};
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.
   std::vector<std::string> interfaces = {};  ///< As of interfaces_told.

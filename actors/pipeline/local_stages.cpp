@@ -97,7 +97,6 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   const auto arithmetic = watched(blueprint, "arithmetic", models_of(modules));
   const auto updates = watched(blueprint, "optimizer");
   const auto sums = watched(blueprint, "sum over replicas");
-  if (!blueprint.collectives) blueprint.collectives = std::make_shared<engine::nccl::maker>();
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
                blueprint.threads, blueprint.rules.groups, updates, streams, blueprint.memory});
@@ -110,7 +109,7 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .accumulate = blueprint.rules.accumulate,
                                     .doing = arithmetic,
                                     .summing = sums,
-                                    .collectives = std::move(blueprint.collectives),
+                                    .libraries = with_usual(std::move(blueprint.libraries)),
                                     .begun = std::move(blueprint.begun),
                                     .memory = std::move(blueprint.memory),
                                     .repeatable = std::move(repeatable),
@@ -138,7 +137,7 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .optimizer_options = like.optimizer_options,
                           .threads = like.threads,
                           .rules = like.rules,
-                          .collectives = like.collectives};
+                          .libraries = like.libraries};
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk)
       stage.slices.push_back(std::move((*slices)[layout->virtual_stage_of({s, chunk})]));
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);

@@ -11,7 +11,6 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/recovery/action_record.hpp"
 #include "actors/remote/progress_board.hpp"
-#include "engine/collective/port.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -48,8 +47,7 @@ struct stage_blueprint {
   update_rules rules = {};
   std::shared_ptr<progress_board> progress =
       {};  ///< Gets the progress of its threads; may be null.
-  /// What it may sum with its replicas by, instead of links; null: NCCL, if its device is a GPU.
-  std::shared_ptr<const engine::collective_maker> collectives = {};
+  device_libraries libraries = {};
   std::shared_ptr<action_record> begun = {};             ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};  ///< See stage_parts.
   std::uint32_t incarnation = 0;                         ///< See build_stage.

@@ -220,8 +220,9 @@ result<std::vector<replica_group>> pipeline::choose_sums() {
 }
 
 result<void> pipeline::choose_edges() {
-  if (!options_.edges_by_library) return {};
-  auto chosen = edge_plan::make(*ask_, stages_, layout_, options_.sums.network_is_trusted);
+  if (options_.edges == engine::edge_transport::link) return {};
+  auto chosen =
+      edge_plan::make(*ask_, stages_, layout_, options_.edges, options_.sums.network_is_trusted);
   if (!chosen) return tl::unexpected(chosen.error());
   *edges_ = std::move(*chosen);
   return {};

@@ -9,6 +9,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/transfer/piece.hpp"
+#include "engine/collective/edge_transport.hpp"
 #include "engine/collective/sum_choice_core.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/model/layer_range.hpp"
@@ -64,10 +65,10 @@ struct pipeline_options {
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
-  /// Stages of different processes send each other activations and gradients by the collective
-  /// library of their devices; an error where they cannot (see engine::reach_between). A lost stage
-  /// then is not replaced alone, whatever `logs_edges` says.
-  bool edges_by_library = false;
+  /// How stages of different processes send each other activations and gradients; an error where
+  /// they cannot (see engine::reach_between). Unless it is by links a lost stage is not replaced
+  /// alone, whatever `logs_edges` says.
+  engine::edge_transport edges = engine::edge_transport::link;
   /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
   /// loss of a stage: first the one beside the stage, and then others elsewhere. No stage then ends
   /// a step before all stages have stored the version before it. Empty: no versions are kept.

@@ -50,9 +50,13 @@ bool is_there(const caf::strong_actor_ptr& actor) {
   return actor != nullptr;
 }
 
+bool is_library(engine::edge_transport by) {
+  return by == engine::edge_transport::nccl || by == engine::edge_transport::ucx;
+}
+
 bool is_port(const edge_port& each) {
   return each.other && each.on != engine::edge::target && each.on <= engine::edge::gradient &&
-         each.sockets <= engine::socket_reach::network;
+         each.sockets <= engine::socket_reach::network && is_library(each.by);
 }
 
 /// Why the stage cannot be one of these replicas; null: it can.
@@ -98,7 +102,7 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
 result<void> join_edges(stage_pointer self, const std::vector<edge_port>& ports) {
   auto& state = self->state;
   state.edges = edge_ports();
-  auto joined = edge_ports::join(ports, *state.collectives, state.streams->device());
+  auto joined = edge_ports::join(ports, state.libraries, state.streams->device());
   if (!joined) return tl::unexpected(joined.error());
   state.edges = std::move(*joined);
   for (const auto& each : ports) self->monitor(caf::actor_cast<stage_actor>(each.other));

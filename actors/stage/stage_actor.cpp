@@ -172,7 +172,7 @@ void take_parts(stage_state& state, stage_parts& given) {
   state.summing = std::move(given.summing);
   state.threads = given.threads;
   state.streams = state.modules.front()->options().streams;
-  state.collectives = std::move(given.collectives);
+  state.libraries = std::move(given.libraries);
   state.memory = std::move(given.memory);
   state.incarnation = given.incarnation;
 }
@@ -220,7 +220,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   start_threads(self);
   const guarding guarded(self, self->state.name);
   return {
-      [self](const ask_sum_offer&) { return offer_sum(self); },
+      handler(self, offer_sum),
       handler(self, on_invite_replicas),
       guarded(on_connect),
       guarded(on_announce_plan),

@@ -10,7 +10,6 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/mirror.hpp"
 #include "actors/recovery/action_record.hpp"
-#include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 
@@ -30,7 +29,7 @@ struct stage_parts {
   std::uint32_t accumulate = 1;
   std::shared_ptr<engine::activity> doing;    ///< What its work thread publishes; not null.
   std::shared_ptr<engine::activity> summing;  ///< The same of its sums over replicas.
-  std::shared_ptr<const engine::collective_maker> collectives;  ///< See there; not null.
+  device_libraries libraries;  ///< None of them null.
   /// Of its process, for all stages that it has had; null: of this one alone.
   std::shared_ptr<action_record> begun = {};
   /// Its node's, for gradients that replicas in other processes read (see node::memory); null:

@@ -12,6 +12,7 @@
 #include "cluster/hosts/cluster_config.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "engine/autograd/precision.hpp"
+#include "engine/collective/edge_transport.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
@@ -34,9 +35,7 @@ enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
 enum class fault_policy : std::uint8_t { stop, recover };
 enum class reduce_order : std::uint8_t { ordered, fast };
-/// How stages of different processes send each other activations and gradients: over links, or from
-/// GPU to GPU.
-enum class edge_transport : std::uint8_t { link, nccl };
+using engine::edge_transport;
 /// Whether batch norm normalizes each micro-batch alone, or those of all replicas together.
 enum class norm_scope : std::uint8_t { local, sync };
 

@@ -96,8 +96,8 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        choice(&pipeline_config::reduce)},
       {"pipeline", "edges", "--edges", "", "HOW",
        "How stages in different processes send each other activations and gradients; link: through "
-       "host memory; nccl: directly from GPU to GPU, with each stage on a GPU of its own; the bits "
-       "are the same",
+       "host memory; nccl: directly from GPU to GPU, with each stage on a GPU of its own; ucx: the "
+       "same inside a machine, also between stages that share a GPU; the bits are the same",
        choice(&pipeline_config::edges)},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice except the first; empty: as "

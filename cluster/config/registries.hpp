@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "actors/stage/edges/device_libraries.hpp"
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"
@@ -11,10 +12,6 @@
 #include "engine/schedule/generators.hpp"
 #include "messages/base/named_values.hpp"
 #include "optimizers/optimizer.hpp"
-
-namespace troupe::engine {
-class collective_maker;
-}  // namespace troupe::engine
 
 namespace troupe::actors {
 class message_registry;
@@ -45,9 +42,8 @@ struct registries {
   /// One of each is on every node but the trainer's, which finds them there by their names: see
   /// application::ask_nodes. Not "host", which is Troupe's.
   named_values<actor_maker> own_actors = {};
-  /// What replicas of a stage may sum by, instead of links; null: NCCL, between GPUs. See
-  /// engine::choose_sum.
-  std::shared_ptr<const engine::collective_maker> collectives = {};
+  /// What stages may use between processes instead of links.
+  actors::device_libraries libraries = {};
 };
 
 }  // namespace troupe::cluster

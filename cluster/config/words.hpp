@@ -24,7 +24,7 @@ inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 inline constexpr std::array<std::string_view, 2> fault_policy{"stop", "recover"};
 inline constexpr std::array<std::string_view, 2> reduce_order{"ordered", "fast"};
-inline constexpr std::array<std::string_view, 2> edge_transport{"link", "nccl"};
+inline constexpr std::array<std::string_view, 3> edge_transport{"link", "nccl", "ucx"};
 inline constexpr std::array<std::string_view, 2> norm_scope{"local", "sync"};
 inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
 inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};

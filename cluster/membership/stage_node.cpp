@@ -232,7 +232,7 @@ host_spawner stage_host(registries known, std::shared_ptr<actors::kept_stages> k
                  .losses = known.losses,
                  .metrics = known.metrics,
                  .data = known.data,
-                 .collectives = known.collectives,
+                 .libraries = known.libraries,
                  .memory = here.node.memory(),
                  .interfaces = here.listen ? interface_addresses() : std::vector<std::string>(),
                  .listen = here.listen,

@@ -100,10 +100,11 @@ class collective_maker {
   [[nodiscard]] virtual std::optional<socket_reach> sockets() const = 0;
 
   /// What the ranks of one new group have in common, as text without spaces. Whoever holds it may
-  /// join. Errors: transport_missing, also where `sockets` are to keep to loopback and those of
-  /// this process are on the network; handler_failed.
-  [[nodiscard]] virtual result<std::string> invite(std::uint32_t ranks,
-                                                   socket_reach sockets) const = 0;
+  /// join; who asked for it is rank 0, on that device. Errors: transport_missing, also where
+  /// `sockets` are to keep to loopback and those of this process are on the network;
+  /// handler_failed.
+  [[nodiscard]] virtual result<std::string> invite(std::uint32_t ranks, socket_reach sockets,
+                                                   c10::Device on) const = 0;
 
   /// Begins to join; what is submitted waits for all ranks, or fails because they do not come or
   /// as `invite` does because of sockets. Errors: transport_missing, bad_frame for what is no

@@ -76,6 +76,15 @@ tl::unexpected<error> other_library(const sum_offer& one, const sum_offer& first
                                           "; install the same on all machines");
 }
 
+/// That two neighbours have the library, and the same. Errors: transport_missing, version_mismatch.
+result<void> check_library_of(const sum_offer& one, const sum_offer& other) {
+  for (const auto* each : {&one, &other})
+    if (each->library.empty())
+      return fail(errc::transport_missing, each->stage + ": " + each->why_not);
+  if (one.library != other.library) return other_library(other, one);
+  return {};
+}
+
 }  // namespace
 
 result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_wish& wish) {
@@ -100,10 +109,7 @@ result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_
 
 result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
                                    bool network_is_trusted) {
-  for (const auto* each : {&one, &other})
-    if (each->library.empty())
-      return fail(errc::transport_missing, each->stage + ": " + each->why_not);
-  if (one.library != other.library) return other_library(other, one);
+  if (auto same = check_library_of(one, other); !same) return tl::unexpected(same.error());
   const bool same_machine = !one.machine.empty() && one.machine == other.machine;
   if (same_machine && one.device == other.device && one.device != "cpu")
     return fail(errc::bad_config, one.stage + " and " + other.stage + " share " + one.device +
@@ -113,6 +119,14 @@ result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
   if (auto why = words_on_sockets(both, {.network_is_trusted = network_is_trusted}); !why.empty())
     return fail(errc::bad_config, std::move(why));
   return needs_network(both) ? socket_reach::network : socket_reach::loopback;
+}
+
+result<void> check_copies_between(const sum_offer& one, const sum_offer& other) {
+  if (auto same = check_library_of(one, other); !same) return same;
+  if (!one.machine.empty() && one.machine == other.machine) return {};
+  return fail(errc::bad_config, one.stage + " and " + other.stage +
+                                    " are on different machines, and UCX copies from GPU to GPU "
+                                    "inside one");
 }
 
 socket_reach sockets_for(const std::vector<sum_choice>& stages) {

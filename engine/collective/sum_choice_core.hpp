@@ -55,6 +55,9 @@ struct sum_choice {
 [[nodiscard]] result<socket_reach> reach_between(const sum_offer& one, const sum_offer& other,
                                                  bool network_is_trusted);
 
+/// Whether UCX can move what two stages in different processes send each other. Errors, likewise.
+[[nodiscard]] result<void> check_copies_between(const sum_offer& one, const sum_offer& other);
+
 /// What the library's sockets may use in all processes of a run whose stages sum so. One process
 /// may have several stages, so the stage that needs the network decides for all.
 [[nodiscard]] socket_reach sockets_for(const std::vector<sum_choice>& stages);

@@ -3,8 +3,9 @@
 namespace troupe {
 namespace {
 
+constexpr std::string_view digits = "0123456789abcdef";
+
 std::string escaped(unsigned char byte) {
-  constexpr std::string_view digits = "0123456789abcdef";
   if (byte == '\n') return "\\n";
   if (byte == '\r') return "\\r";
   if (byte == '\t') return "\\t";
@@ -52,6 +53,24 @@ std::string shell_word(std::string_view text) {
   std::string out = "'";
   for (const char each : text) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
   return out + "'";
+}
+
+std::string to_hexadecimal(std::span<const std::byte> bytes) {
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const auto each : bytes) {
+    text += digits[std::to_integer<unsigned>(each) >> 4];
+    text += digits[std::to_integer<unsigned>(each) & 15];
+  }
+  return text;
+}
+
+std::optional<std::vector<std::byte>> from_hexadecimal(std::string_view text) {
+  if (text.size() % 2 != 0 || text.find_first_not_of(digits) != text.npos) return std::nullopt;
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(digits.find(text[2 * i]) << 4 | digits.find(text[2 * i + 1]));
+  return bytes;
 }
 
 }  // namespace troupe

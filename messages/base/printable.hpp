@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe {
 
@@ -15,5 +19,9 @@ namespace troupe {
 
 /// A text as one word of a POSIX shell's command line: in single quotes.
 [[nodiscard]] std::string shell_word(std::string_view text);
+
+/// Bytes as two hexadecimal digits each, and back; nothing if the text is none of that.
+[[nodiscard]] std::string to_hexadecimal(std::span<const std::byte> bytes);
+[[nodiscard]] std::optional<std::vector<std::byte>> from_hexadecimal(std::string_view text);
 
 }  // namespace troupe

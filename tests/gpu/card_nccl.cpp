@@ -149,7 +149,8 @@ double time_sums(engine::collective_port& port, c10::Device on) {
 
 port_pointer join(const wish& how, const engine::nccl::maker& by, std::uint32_t rank,
                   const channels& parent, c10::Device on) {
-  if (rank == 0) parent.from.write_line(get(by.invite(how.ranks, engine::socket_reach::loopback)));
+  if (rank == 0)
+    parent.from.write_line(get(by.invite(how.ranks, engine::socket_reach::loopback, on)));
   const auto invited = parent.to.read_line();
   if (invited.empty()) throw std::runtime_error("there is no invitation");
   return get(by.join({.name = "ranks of one GPU",

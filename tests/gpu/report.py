@@ -19,8 +19,8 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 START, END = "<!-- gpu:figures -->", "<!-- /gpu:figures -->"
 
-# What no program measures yet; docs/gpu.md says what each of them is.
-NOT_MEASURED = ["NCCL between GPUs", "UCX with CUDA memory"]
+# What a report may lack; docs/gpu.md says what each of them is.
+BETWEEN_GPUS, BY_UCX = "NCCL between GPUs", "edges by UCX"
 
 # Of PyTorch's ways, those that the others are divided by.
 BESIDE = ("PyTorch, eager, loss read each step", "PyTorch, eager, deterministic, loss read")
@@ -38,6 +38,8 @@ def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool 
          rehearsal: bool, found: dict) -> dict:
     """The report of one run. `found`: what nccl, speed and scenarios have printed, each None where
     it did not end well."""
+    runs = found.get("scenarios") or []
+    has_ucx = any(one["what"] == "ucx edges" and one["passed"] for one in runs)
     return {
         "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "rehearsal": rehearsal,
@@ -46,7 +48,7 @@ def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool 
         # Largest differences as shares of a tensor's largest entry; null: no GPU can be used.
         "parity": compared,
         "parity_exit": compared_exit,
-        "not_measured": NOT_MEASURED,
+        "not_measured": [BETWEEN_GPUS, *([] if has_ucx else [BY_UCX])],
         **found,
     }
 

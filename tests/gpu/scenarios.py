@@ -77,6 +77,20 @@ class Scenarios:
             return "all losses have the bits of one stage's"
         return f"losses differ from one stage's by {max(found):.2g} at most"
 
+    def ucx_edges(self) -> str:
+        """Two and four stages that share the GPU, each a process, and send each other tensors by
+        UCX, beside links; and what is left when one of them is killed."""
+        found = []
+        for flags in (["--stages", "2"], ["--stages", "2", "--schedule", "zb-v", "--chunks", "2"],
+                      ["--stages", "4", "--schedule", "zb-h1"]):
+            common = [*SMALL, *flags, "--steps", "10"]
+            by_links = self.run(*common)
+            found.append(same_bits(by_links, self.run(*common, "--edges", "ucx"),
+                                   f"{len(found) + 1}: losses by links and by UCX"))
+            if "activations and gradients by UCX" not in self.output:
+                raise Wrong(f"no line says that UCX carries the edges: {self.output[-300:]}")
+        return "; ".join([*found, self.lost_stage("--edges", "ucx")])
+
     def repeats(self) -> str:
         """The same run twice."""
         flags = [*SMALL, "--stages", "2", "--steps", "10"]
@@ -176,9 +190,9 @@ class Scenarios:
             raise Wrong("the resumed run has other steps")
         return same_bits(whole, first + rest, "losses of 12 steps, stopped and resumed after 6,")
 
-    def lost_stage(self) -> str:
+    def lost_stage(self, *flags: str) -> str:
         """A stage that is killed ends the run with 1, and every process."""
-        run = self.start(*SMALL, "--stages", "2", "--steps", "100000")
+        run = self.start(*SMALL, "--stages", "2", "--steps", "100000", *flags)
         stages = children_of(run.pid)
         os.kill(stages[-1], signal.SIGKILL)
         begin = time.monotonic()
@@ -315,9 +329,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         all_of = Scenarios(programs, device, Path(scratch))
         each: Callable[[], str]
-        for each in (all_of.stages, all_of.repeats, all_of.verifies, all_of.precisions,
-                     all_of.memory, all_of.decoder, all_of.replicas, all_of.norms, all_of.resumes,
-                     all_of.lost_stage, all_of.interrupted, all_of.recovers, all_of.refusals):
+        for each in (all_of.stages, all_of.ucx_edges, all_of.repeats, all_of.verifies,
+                     all_of.precisions, all_of.memory, all_of.decoder, all_of.replicas,
+                     all_of.norms, all_of.resumes, all_of.lost_stage, all_of.interrupted,
+                     all_of.recovers, all_of.refusals):
             if chosen and each.__name__ not in chosen:
                 continue
             begin = time.monotonic()

@@ -53,9 +53,16 @@ PARTS = [*BATCHES, "trainer"]
 
 # The trainer, whose batches come from the host's memory.
 TRAINER = ["--model", "resnet50", "--data", "synthetic:3x224x224:1000:20000", "--batch-size", "256",
-           "--precision", "bf16", "--memory-format", "channels_last", "--stages", "1",
-           "--no-eval", "--no-progress"]
-TRAINED = [("threads", "1"), ("processes", "1"), ("threads", "4")]  # stages in, micro-batches
+           "--precision", "bf16", "--memory-format", "channels_last", "--no-eval", "--no-progress"]
+TRAINED = {
+    "its stage in threads": ["--stages", "1", "--stages-in", "threads", "--micro-batches", "1"],
+    "its stage in processes": ["--stages", "1", "--micro-batches", "1"],
+    "its stage in threads, 4 micro-batches": ["--stages", "1", "--stages-in", "threads",
+                                              "--micro-batches", "4"],
+    "2 stages in processes, 2 micro-batches": ["--stages", "2", "--micro-batches", "2"],
+    "2 stages in processes, 2 micro-batches, edges by UCX": [
+        "--stages", "2", "--micro-batches", "2", "--edges", "ucx"],
+}
 STEPS = 40
 SETTLED = 10  # steps
 
@@ -82,34 +89,32 @@ def rows_of(programs: Path, device: str, model: str, rounds: int) -> Iterator[di
         yield row_of(name, {**seen[0][name], "seconds": seconds})
 
 
-def trainer_row(programs: Path, device: str, place: str, microbatches: str) -> dict:
-    """Its steps with the stage in threads or processes, without the first ones."""
+def trainer_row(programs: Path, device: str, name: str, flags: list[str]) -> dict:
+    """Its steps, without the first ones, and what its stages had of the GPU together."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "steps.json"
         done = subprocess.run([str(programs / "resnet_pipeline"), "--device", device, *TRAINER,
-                               "--stages-in", place, "--micro-batches", microbatches,
-                               "--steps", str(STEPS), "--json", str(log)], timeout=PATIENCE_S,
+                               *flags, "--steps", str(STEPS), "--json", str(log)], timeout=PATIENCE_S,
                               check=False, capture_output=True, text=True)
         if done.returncode != 0:
             raise ValueError(f"the trainer: code {done.returncode}: {done.stderr[-400:]}")
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "step" in line]
-    several = "" if microbatches == "1" else f", {microbatches} micro-batches"
-    return row_of(f"the trainer, its stage in {place}{several}",
+    return row_of(f"the trainer, {name}",
                   {"model": "resnet50", "batch": 256,
                    "seconds": [step["seconds"] for step in steps[SETTLED:]],
-                   "peak_bytes": steps[-1]["stages"][0]["peak_device_bytes"]})
+                   "peak_bytes": sum(each["peak_device_bytes"] for each in steps[-1]["stages"])})
 
 
 def predicted_bytes(programs: Path, device: str, flags: list[str]) -> int:
-    """What `--check` predicts of stage 0: of its GPU's memory, or on the CPU of its process's."""
+    """What `--check` predicts of all stages: of their GPU's memory, or on the CPU of processes'."""
     done = subprocess.run([str(programs / "resnet_pipeline"), "--check", "--device", device, *flags],
                           timeout=PATIENCE_S, check=False, capture_output=True, text=True)
-    row = re.search(r"^0 .*?([0-9]+) MiB$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or row is None:
+    rows = re.findall(r"^[0-9]+ .*?([0-9]+) MiB$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or not rows:
         raise ValueError(f"--check: code {done.returncode}: {done.stdout[-400:]}"
                          f"{done.stderr[-400:]}")
-    return int(row[1]) * 2**20
+    return sum(map(int, rows)) * 2**20
 
 
 def row_of(name: str, seen: dict) -> dict:
@@ -122,11 +127,9 @@ def row_of(name: str, seen: dict) -> dict:
 
 def trainer_rows(programs: Path, device: str) -> Iterator[dict]:
     """The trainer's steps, each beside the memory that its check predicts."""
-    predicted = {count: predicted_bytes(programs, device, [*TRAINER, "--micro-batches", count])
-                 for count in {microbatches for _, microbatches in TRAINED}}
-    for place, microbatches in TRAINED:
-        yield {**trainer_row(programs, device, place, microbatches),
-               "predicted_bytes": predicted[microbatches]}
+    for name, flags in TRAINED.items():
+        yield {**trainer_row(programs, device, name, flags),
+               "predicted_bytes": predicted_bytes(programs, device, [*TRAINER, *flags])}
 
 
 def rehearsed_rows(programs: Path, device: str) -> Iterator[dict]:

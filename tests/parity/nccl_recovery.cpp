@@ -87,7 +87,8 @@ std::vector<double> train_until_lost(const task& what, company& stages, std::siz
 
 /// What goes along edges by NCCL goes between processes.
 homes homes_for(const task& what) {
-  return what.edges ? separate_homes(2) : homes{std::make_shared<home>()};
+  return what.edges == engine::edge_transport::link ? homes{std::make_shared<home>()}
+                                                    : separate_homes(2);
 }
 
 trained train_with_loss(const task& given, std::size_t lost_after) {
@@ -161,5 +162,5 @@ TEST_CASE("Stages that lose one while NCCL sends go on from their versions to th
                   .cuts = {2},
                   .optimizer = "adamw",
                   .options = {},
-                  .edges = true});
+                  .edges = engine::edge_transport::nccl});
 }

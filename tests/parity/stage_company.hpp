@@ -54,7 +54,7 @@ struct task {
   double loss_scale = 1;
   bool skips_bad_steps = false;
   bool fast = false;                                             // the sums over replicas
-  bool edges = false;                                            // between processes, by a library
+  engine::edge_transport edges = engine::edge_transport::link;   // between processes
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};  // of versions, by stage
   std::uint64_t steps_before = 0;
   std::uint32_t microbatches = tests::microbatches;
@@ -129,7 +129,7 @@ class company {
          .shares_state = what.shares_state,
          .synced_norm = what.synced_norm,
          .sums = {.fast = what.fast},
-         .edges_by_library = what.edges,
+         .edges = what.edges,
          .keepers = what.keepers});
   }
   actors::pipeline compose(const task& what) {
@@ -161,7 +161,7 @@ class company {
           .optimizer = what.optimizer,
           .optimizer_options = what.options,
           .rules = what.rules,
-          .collectives = sums_by};
+          .libraries = {.sums = sums_by, .copies = sums_by}};
       for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
         auto slice =
             actors::take_slice(layers, ranges_.at(layout.virtual_stage_of({stage, chunk})), again)

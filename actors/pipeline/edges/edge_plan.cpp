@@ -21,10 +21,11 @@ std::uint64_t unused_port_number() {
 
 /// By the stages' places.
 result<std::vector<engine::sum_offer>> offers_for_edges(requester& ask,
-                                                        const std::vector<stage_actor>& stages) {
+                                                        const std::vector<stage_actor>& stages,
+                                                        engine::edge_transport by) {
   std::vector<future<sum_offered>> asked;
   for (const auto& each : stages)
-    asked.push_back(ask.request<sum_offered>(each, ask_sum_offer{}, usual_deadlines.transfer));
+    asked.push_back(ask.request<sum_offered>(each, ask_sum_offer{by}, usual_deadlines.transfer));
   const auto answers = all(std::move(asked)).get();
   if (!answers) return tl::unexpected(answers.error());
   std::vector<engine::sum_offer> offers;
@@ -32,9 +33,9 @@ result<std::vector<engine::sum_offer>> offers_for_edges(requester& ask,
   return offers;
 }
 
-error ports_refused(const error& why) {
-  return {why.code, "edges = \"nccl\": " + why.text +
-                        "; or leave it out, and links carry what stages send each other"};
+/// What was asked for: `edges = "nccl"`.
+std::string setting(engine::edge_transport by) {
+  return std::string("edges = \"") + (by == engine::edge_transport::ucx ? "ucx" : "nccl") + '"';
 }
 
 }  // namespace
@@ -43,29 +44,44 @@ void edge_plan::add(const std::vector<stage_actor>& stages, const way& what) {
   if (stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
 }
 
+/// How the two ends meet.
+result<void> edge_plan::agree(way& what, const engine::sum_offer& sender,
+                              const engine::sum_offer& receiver, bool network_is_trusted) {
+  auto& port = what.port;
+  port.name = (port.on == engine::edge::input ? "activations from " : "gradients from ") +
+              sender.stage + " to " + receiver.stage;
+  if (port.by == engine::edge_transport::ucx) return check_copies_between(sender, receiver);
+  const auto needed = engine::reach_between(sender, receiver, network_is_trusted);
+  if (!needed) return tl::unexpected(needed.error());
+  reach_ = std::max(reach_, *needed);
+  port.receiver_first = what.to < what.from;
+  return {};
+}
+
 result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>& stages,
-                                  const engine::model_layout& layout, bool network_is_trusted) {
+                                  const engine::model_layout& layout, engine::edge_transport by,
+                                  bool network_is_trusted) {
   edge_plan made;
   const auto ways = engine::ways_between_stages(layout);
   for (std::size_t first = 0; first < stages.size(); first += layout.stages)
     for (const auto& [from, to, on] : ways)
-      made.add(stages, {.from = first + from, .to = first + to, .port = {.on = on}});
+      made.add(stages, {.from = first + from, .to = first + to, .port = {.on = on, .by = by}});
   if (made.empty())
     return fail(errc::bad_config,
-                "edges = \"nccl\": no two neighbouring stages are in different processes, and "
-                "inside one tensors are handed over as they are; leave it out");
-  const auto offers = offers_for_edges(ask, stages);
+                setting(by) +
+                    ": no two neighbouring stages are in different processes, and "
+                    "inside one tensors are handed over as they are; leave it out");
+  const auto offers = offers_for_edges(ask, stages, by);
   if (!offers) return tl::unexpected(offers.error());
   auto number = unused_port_number();
-  for (auto& [from, to, port] : made.ways_) {
-    const auto &sender = (*offers)[from], &receiver = (*offers)[to];
-    const auto needed = engine::reach_between(sender, receiver, network_is_trusted);
-    if (!needed) return tl::unexpected(ports_refused(needed.error()));
-    made.reach_ = std::max(made.reach_, *needed);
-    port.receiver_first = to < from;
-    port.number = number++;
-    port.name = (port.on == engine::edge::input ? "activations from " : "gradients from ") +
-                sender.stage + " to " + receiver.stage;
+  for (auto& each : made.ways_) {
+    each.port.number = number++;
+    if (const auto agreed =
+            made.agree(each, (*offers)[each.from], (*offers)[each.to], network_is_trusted);
+        !agreed)
+      return fail(agreed.error().code,
+                  setting(by) + ": " + agreed.error().text +
+                      "; or leave it out, and links carry what stages send each other");
   }
   made.line_ = "stages in different processes send each other activations and gradients by " +
                offers->at(made.ways_.front().from).library;
@@ -78,8 +94,8 @@ result<void> edge_plan::invite(requester& ask, const std::vector<stage_actor>& s
   std::vector<future<replicas_invited>> asked;
   for (auto& each : ways_) {
     each.port.sockets = sockets;
-    asked.push_back(ask.request<replicas_invited>(stages[each.from], invite_replicas{2, sockets},
-                                                  usual_deadlines.transfer));
+    asked.push_back(ask.request<replicas_invited>(
+        stages[each.from], invite_replicas{2, sockets, each.port.by}, usual_deadlines.transfer));
   }
   const auto invited = all(std::move(asked)).get();
   if (!invited) return tl::unexpected(invited.error());

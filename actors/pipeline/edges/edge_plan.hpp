@@ -6,10 +6,15 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "engine/collective/edge_transport.hpp"
 #include "engine/collective/reach.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/edge.hpp"
 #include "messages/base/error.hpp"
+
+namespace troupe::engine {
+struct sum_offer;
+}  // namespace troupe::engine
 
 namespace troupe::actors {
 
@@ -21,13 +26,13 @@ class edge_plan {
   /// No ports: all tensors go over links.
   edge_plan() = default;
 
-  /// Ports for all such edges. `stages`: of all replicas, one replica after the other. Asks the
-  /// stages. Errors: bad_config where all neighbours share a process; those of
-  /// engine::reach_between.
+  /// Ports for all such edges, by NCCL or UCX. `stages`: of all replicas, one replica after the
+  /// other. Asks the stages. Errors: bad_config where all neighbours share a process; those of
+  /// engine::reach_between and engine::check_copies_between.
   [[nodiscard]] static result<edge_plan> make(requester& ask,
                                               const std::vector<stage_actor>& stages,
                                               const engine::model_layout& layout,
-                                              bool network_is_trusted);
+                                              engine::edge_transport by, bool network_is_trusted);
 
   /// What the sockets of the ports need.
   [[nodiscard]] engine::socket_reach reach() const noexcept { return reach_; }
@@ -53,6 +58,8 @@ class edge_plan {
   };
 
   void add(const std::vector<stage_actor>& stages, const way& what);
+  [[nodiscard]] result<void> agree(way& what, const engine::sum_offer& sender,
+                                   const engine::sum_offer& receiver, bool network_is_trusted);
 
   std::vector<way> ways_;
   engine::socket_reach reach_ = engine::socket_reach::loopback;

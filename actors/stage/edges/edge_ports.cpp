@@ -58,15 +58,15 @@ void meet(engine::collective_port& port, bool sends, c10::Device on) {
 }  // namespace
 
 result<edge_ports> edge_ports::join(const std::vector<edge_port>& places,
-                                    const engine::collective_maker& by, c10::Device on) {
+                                    const device_libraries& by, c10::Device on) {
   edge_ports made;
   for (const auto& each : places) {
-    auto joined = by.join({.name = each.name,
-                           .invitation = each.invitation,
-                           .rank = each.sends ? sending_rank : receiving_rank,
-                           .ranks = 2,
-                           .on = on,
-                           .sockets = each.sockets});
+    auto joined = by.of(each.by)->join({.name = each.name,
+                                        .invitation = each.invitation,
+                                        .rank = each.sends ? sending_rank : receiving_rank,
+                                        .ranks = 2,
+                                        .on = on,
+                                        .sockets = each.sockets});
     if (!joined) return tl::unexpected(joined.error());
     meet(**joined, each.sends, on);
     made.all_.push_back({each, caf::actor_cast<stage_actor>(each.other), std::move(*joined)});

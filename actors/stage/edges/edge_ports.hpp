@@ -14,6 +14,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/stage/edges/device_libraries.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/device/device_streams.hpp"
 #include "engine/step/edge.hpp"
@@ -34,7 +35,7 @@ class edge_ports {
 
   /// Begins to join all of them. Errors: those of the port. Throws as torch does.
   [[nodiscard]] static result<edge_ports> join(const std::vector<edge_port>& places,
-                                               const engine::collective_maker& by, c10::Device on);
+                                               const device_libraries& by, c10::Device on);
 
   /// Called on a thread of the port, where it must not block; `failed` also on the one that calls.
   using failed = std::function<void(const error&)>;

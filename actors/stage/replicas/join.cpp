@@ -38,15 +38,15 @@ result<void> join_port(stage_pointer self, const replica_group& group) {
   state.port.reset();
   const bool by_port = group.sums != engine::replica_sum_way::links;
   if (!by_port || group.stages.size() < 2) return {};
-  auto joined = state.collectives->join({.name = "the replicas of " + state.name,
-                                         .invitation = group.invitation,
-                                         .rank = group.own,
-                                         .ranks = static_cast<std::uint32_t>(group.stages.size()),
-                                         .on = state.streams->device(),
-                                         .order = group.sums == engine::replica_sum_way::fast
-                                                      ? engine::sum_order::fast
-                                                      : engine::sum_order::tree,
-                                         .sockets = group.sockets});
+  auto joined = state.libraries.sums->join(
+      {.name = "the replicas of " + state.name,
+       .invitation = group.invitation,
+       .rank = group.own,
+       .ranks = static_cast<std::uint32_t>(group.stages.size()),
+       .on = state.streams->device(),
+       .order = group.sums == engine::replica_sum_way::fast ? engine::sum_order::fast
+                                                            : engine::sum_order::tree,
+       .sockets = group.sockets});
   if (!joined) return tl::unexpected(joined.error());
   state.port = std::move(*joined);
   return {};
@@ -54,8 +54,9 @@ result<void> join_port(stage_pointer self, const replica_group& group) {
 
 }  // namespace
 
-sum_offered offer_sum(stage_pointer self) {
+sum_offered offer_sum(stage_pointer self, const ask_sum_offer& asked) {
   const auto& state = self->state;
+  const auto& by = *state.libraries.of(asked.by);
   const auto on = state.streams->device();
   auto here = own_identity();
   sum_offered answer{{.stage = state.name,
@@ -64,8 +65,8 @@ sum_offered offer_sum(stage_pointer self) {
                       .device = on.str(),
                       .machine = std::move(here.host),
                       .network = std::move(here.network),
-                      .sockets = state.collectives->sockets()}};
-  if (auto library = state.collectives->library_for(on))
+                      .sockets = by.sockets()}};
+  if (auto library = by.library_for(on))
     answer.offer.library = std::move(*library);
   else
     answer.offer.why_not = std::move(library.error().text);
@@ -76,7 +77,9 @@ caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
                                                  const invite_replicas& wanted) {
   if (wanted.sockets > engine::socket_reach::network)
     return to_caf({errc::bad_frame, self->state.name + ": an invitation to no network there is"});
-  auto made = self->state.collectives->invite(wanted.ranks, wanted.sockets);
+  const auto& state = self->state;
+  auto made =
+      state.libraries.of(wanted.by)->invite(wanted.ranks, wanted.sockets, state.streams->device());
   if (!made) return to_caf(error_about(self->state.name, made.error()));
   return replicas_invited{std::move(*made)};
 }

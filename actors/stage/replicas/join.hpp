@@ -7,7 +7,7 @@
 namespace troupe::actors {
 
 /// By what this stage can sum with its replicas beside links.
-[[nodiscard]] sum_offered offer_sum(stage_pointer self);
+[[nodiscard]] sum_offered offer_sum(stage_pointer self, const ask_sum_offer& asked);
 [[nodiscard]] caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
                                                                const invite_replicas& wanted);
 

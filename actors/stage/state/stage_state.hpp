@@ -250,7 +250,7 @@ struct stage_state {
   std::shared_ptr<engine::activity> summing;       // the other thread's
   int threads = 1;                                 // intra-op, of each of the threads below
   std::shared_ptr<const engine::device_streams> streams;  // of all threads of the stage
-  std::shared_ptr<const engine::collective_maker> collectives;
+  device_libraries libraries;
   std::shared_ptr<engine::collective_port> port;    // of the replicas; null: they sum over links
   edge_ports edges;                                 // to stages of other processes
   std::shared_ptr<messages::shared_memory> memory;  // see stage_parts

@@ -71,18 +71,25 @@ std::string fault_of_fast(const placement_tables& config) {
   return {};
 }
 
-// Why NCCL cannot move what stages send each other; empty: it can, as far as that is known before
-// stages have places. `by`: the program's own library; null: NCCL.
-std::string fault_of_edges(const placement_tables& config, const engine::collective_maker* by) {
+// Why NCCL or UCX cannot move what stages send each other; empty: it can, as far as that is known
+// before stages have places. `own`: the program's own libraries; null: NCCL and UCX.
+std::string fault_of_edges(const placement_tables& config, const actors::device_libraries& own) {
+  const auto edges = config.pipeline.edges;
+  const auto word = '"' + std::string(name_of(edges)) + '"';
+  const bool is_nccl = edges == edge_transport::nccl;
   if (config.pipeline.stages == 1)
-    return "\"nccl\" is for what stages send each other, but there is one stage; leave it out";
+    return word + " is for what stages send each other, but there is one stage; leave it out";
   if (config.pipeline.stages_in == placement::threads)
-    return "\"nccl\" is for stages in processes of their own, and inside one process tensors are "
+    return word +
+           " is for stages in processes of their own, and inside one process tensors are "
            "handed over as they are; leave one of the two out";
-  const bool takes_cpu = by != nullptr && by->library_for(c10::kCPU).has_value();
+  const auto& by = own.of(edges);
+  const bool takes_cpu = by && by->library_for(c10::kCPU).has_value();
   if (!takes_cpu && has_stages_on(config, is_cpu))
-    return "NCCL sends from GPU to GPU, but stages compute on the CPU; leave \"nccl\" out, or name "
-           "a GPU for each stage (--device cuda:0,cuda:1)";
+    return std::string(is_nccl ? "NCCL" : "UCX") +
+           " sends from GPU to GPU, but stages compute on the CPU; leave " + word +
+           " out, or name " +
+           (is_nccl ? "a GPU for each stage (--device cuda:0,cuda:1)" : "GPUs (--device cuda:0)");
   return {};
 }
 
@@ -130,8 +137,8 @@ std::vector<error> check_devices(draft& whole, const registries& known) {
     (void)engine::find_usable_cards();
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
-  if (config.pipeline.edges == edge_transport::nccl)
-    if (const auto why = fault_of_edges(config, known.collectives.get()); !why.empty())
+  if (config.pipeline.edges != edge_transport::link)
+    if (const auto why = fault_of_edges(config, known.libraries); !why.empty())
       refuse("pipeline.edges", why);
   if (config.model.tf32)
     if (const auto why = fault_of_tf32(config, config.train); !why.empty())

@@ -70,7 +70,7 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
           .shares_state = config.pipeline.zero > 0,
           .synced_norm = config.train.batch_norm == norm_scope::sync,
           .sums = sums_wished(config.pipeline, config.link),
-          .edges_by_library = config.pipeline.edges == edge_transport::nccl,
+          .edges = config.pipeline.edges,
           .keepers = parts.recovery ? parts.recovery->keepers(lends_to_trainer(
                                           parts.group, config, config.link, are_lent_whole(run)))
                                     : std::vector<std::vector<caf::strong_actor_ptr>>(),

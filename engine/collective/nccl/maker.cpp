@@ -1,17 +1,18 @@
 #include "engine/collective/nccl/maker.hpp"
 
 #include <charconv>
+#include <cstring>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "engine/collective/nccl/port.hpp"
 #include "engine/collective/nccl/sockets.hpp"
 #include "engine/collective/nccl/torch_device.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::engine::nccl {
 namespace {
-
-constexpr std::string_view digits = "0123456789abcdef";
 
 /// "22809:2:" and what is left behind it.
 std::optional<int> take_number(std::string_view& text) {
@@ -33,28 +34,21 @@ result<std::shared_ptr<device>> usual_device(c10::Device on) {
 }  // namespace
 
 std::string to_text(const invitation& from) {
-  auto text = std::to_string(from.version) + ":" + std::to_string(from.ranks) + ":";
-  for (const char byte : from.id.bytes) {
-    const auto bits = static_cast<unsigned char>(byte);
-    text += digits[bits >> 4];
-    text += digits[bits & 15];
-  }
-  return text;
+  return std::to_string(from.version) + ":" + std::to_string(from.ranks) + ":" +
+         to_hexadecimal(std::as_bytes(std::span(from.id.bytes)));
 }
 
 result<invitation> parse_invitation(const std::string& text) {
   std::string_view rest = text;
   const auto version = take_number(rest);
   const auto ranks = version ? take_number(rest) : std::nullopt;
+  const auto id = ranks ? from_hexadecimal(rest) : std::nullopt;
   invitation made;
-  if (!ranks || *ranks < 1 || rest.size() != 2 * sizeof made.id.bytes ||
-      rest.find_first_not_of(digits) != std::string_view::npos)
+  if (!id || *ranks < 1 || id->size() != sizeof made.id.bytes)
     return fail(errc::bad_frame, "what a replica was invited to NCCL by is no invitation");
   made.version = *version;
   made.ranks = *ranks;
-  for (std::size_t i = 0; i < sizeof made.id.bytes; ++i)
-    made.id.bytes[i] =
-        static_cast<char>(digits.find(rest[2 * i]) << 4 | digits.find(rest[2 * i + 1]));
+  std::memcpy(&made.id.bytes, id->data(), id->size());
   return made;
 }
 
@@ -78,7 +72,7 @@ std::optional<socket_reach> maker::sockets() const {
   return sockets_of_process();
 }
 
-result<std::string> maker::invite(std::uint32_t ranks, socket_reach sockets) const {
+result<std::string> maker::invite(std::uint32_t ranks, socket_reach sockets, c10::Device) const {
   const auto found = loaded();
   if (!found) return tl::unexpected(found.error());
   const auto made = nccl::invite(**found, static_cast<int>(ranks), sockets);

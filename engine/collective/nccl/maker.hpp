@@ -31,8 +31,8 @@ class maker final : public collective_maker {
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
   [[nodiscard]] std::optional<socket_reach> sockets() const override;
-  [[nodiscard]] result<std::string> invite(std::uint32_t ranks,
-                                           socket_reach sockets) const override;
+  [[nodiscard]] result<std::string> invite(std::uint32_t ranks, socket_reach sockets,
+                                           c10::Device on) const override;
   [[nodiscard]] result<std::shared_ptr<collective_port>> join(
       const collective_place& place) const override;
 

@@ -99,15 +99,12 @@ std::vector<std::byte> ucx_carrier::address() {
   const auto shown = std::as_bytes(std::span(&shown_sample(), 1));
   std::vector<std::byte> out(shown.begin(), shown.end());
   if (!worker_) return out;
-  ucp_address_t* address = nullptr;
-  std::size_t bytes = 0;
-  if (ucp_worker_get_address(worker_.get(), &address, &bytes) != UCS_OK) {
-    whom().broken({errc::io_failed, "UCX does not say where it is reached"});
+  const auto own = address_of(worker_.get());
+  if (!own) {
+    whom().broken(own.error());
     return {};
   }
-  const auto* const data = reinterpret_cast<const std::byte*>(address);
-  out.insert(out.end(), data, data + bytes);
-  ucp_worker_release_address(worker_.get(), address);
+  out.insert(out.end(), own->begin(), own->end());
   return out;
 }
 

@@ -81,12 +81,13 @@ error to_error(ucs_status_t status, const std::string& what, std::optional<errc>
   return {as ? *as : code(), fmt::format("{}: {}", what, ucs_status_string(status))};
 }
 
-result<context> make_context(const link_options& options) {
+result<context> make_context(const link_options& options, const purpose& use) {
   result<config> settings = make_config(options);
   if (!settings) return tl::unexpected(std::move(settings.error()));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.features = use.features;
+  params.mt_workers_shared = use.in_several_threads ? 1 : 0;
   ucp_context_h raw = nullptr;
   if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK)
     return tl::unexpected(to_error(status, "UCX cannot start"));
@@ -109,14 +110,27 @@ result<worker> make_worker(ucp_context_h parent) {
   return worker(raw);
 }
 
-result<std::unique_ptr<library>> library::open(const link_options& options) {
+result<std::vector<std::byte>> address_of(ucp_worker_h of) {
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  const auto status = ucp_worker_get_address(of, &address, &length);
+  if (status != UCS_OK)
+    return tl::unexpected(
+        to_error(status, "UCX does not say where it is reached", errc::io_failed));
+  const auto* const bytes = reinterpret_cast<const std::byte*>(address);
+  std::vector<std::byte> copy(bytes, bytes + length);
+  ucp_worker_release_address(of, address);
+  return copy;
+}
+
+result<std::unique_ptr<library>> library::open(const link_options& options, const purpose& use) {
   take_log();
   if (options.transport == link_transport::shm) {
     static std::once_flag once;
     std::call_once(once, &prepare_segments);
     sweep_segments();
   }
-  auto made = make_context(options);
+  auto made = make_context(options, use);
   if (!made) return tl::unexpected(std::move(made.error()));
   if (options.transport == link_transport::shm) {
     // Better now than when the first peer has come.

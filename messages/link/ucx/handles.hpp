@@ -2,12 +2,15 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "messages/base/error.hpp"
 #include "messages/link/link_options.hpp"
@@ -45,17 +48,28 @@ template <class Print>
 using context = std::unique_ptr<ucp_context, destroyer<ucp_cleanup>>;
 using worker = std::unique_ptr<ucp_worker, destroyer<ucp_worker_destroy>>;
 
-/// Errors: transport_missing, when UCX has no such wire on this machine.
-[[nodiscard]] result<context> make_context(const link_options& options);
+/// What is used of UCX: by default as links do, Active Messages, and waiting for them through a
+/// file descriptor.
+struct purpose {
+  std::uint64_t features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  bool in_several_threads = false;  ///< Of its workers, each has one of its own.
+};
 
-/// A worker for one thread, which can be waited for through a file descriptor.
+/// Errors: transport_missing, when UCX has no such wire on this machine.
+[[nodiscard]] result<context> make_context(const link_options& options, const purpose& use);
+
+/// A worker for one thread.
 [[nodiscard]] result<worker> make_worker(ucp_context_h parent);
+
+/// What others reach a worker by. Errors: io_failed.
+[[nodiscard]] result<std::vector<std::byte>> address_of(ucp_worker_h of);
 
 /// UCX, as one link uses it. A resource; outlives the workers made of it.
 class library {
  public:
   /// Errors: transport_missing, when UCX has no such wire on this machine; io_failed.
-  [[nodiscard]] static result<std::unique_ptr<library>> open(const link_options& options);
+  [[nodiscard]] static result<std::unique_ptr<library>> open(const link_options& options,
+                                                             const purpose& use = {});
 
   library(const library&) = delete;
   library& operator=(const library&) = delete;

@@ -195,13 +195,9 @@ result<std::unique_ptr<raw_peer>> raw_peer::make(link_options options) {
        {own->handle<&state::take_ping>(ping), own->handle<&state::take_block>(block),
         own->handle<&state::take_leave>(leave)})
     if (!handled) return tl::unexpected(handled.error());
-  ucp_address_t* address = nullptr;
-  std::size_t length = 0;
-  const auto status = ucp_worker_get_address(own->worker.get(), &address, &length);
-  if (status != UCS_OK) return tl::unexpected(to_error(status, "UCX says no address"));
-  const auto* const bytes = reinterpret_cast<const std::byte*>(address);
-  own->own_address.assign(bytes, bytes + length);
-  ucp_worker_release_address(own->worker.get(), address);
+  auto address = address_of(own->worker.get());
+  if (!address) return tl::unexpected(address.error());
+  own->own_address = std::move(*address);
   return std::unique_ptr<raw_peer>(new raw_peer(std::move(own)));
 }
 

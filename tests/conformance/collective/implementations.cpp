@@ -11,22 +11,25 @@
 namespace troupe::tests {
 namespace {
 
+c10::Device device_of(std::uint32_t rank) {
+  return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(rank)};
+}
+
 /// The ranks of one group, by a maker.
 class made_group : public group_of_ranks {
  public:
   made_group(std::shared_ptr<const engine::collective_maker> maker, const group_terms& how)
       : maker_(std::move(maker)) {
-    const auto invited = maker_->invite(how.ranks, engine::socket_reach::loopback);
+    const auto invited = maker_->invite(how.ranks, engine::socket_reach::loopback, device_of(0));
     if (!invited) throw std::runtime_error(invited.error().text);
     invitation_ = *invited;
     for (std::uint32_t rank = 0; rank < how.ranks; ++rank) {
-      auto joined =
-          maker_->join({.name = "the suite",
-                        .invitation = invitation_,
-                        .rank = rank,
-                        .ranks = how.ranks,
-                        .on = {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(rank)},
-                        .order = how.order});
+      auto joined = maker_->join({.name = "the suite",
+                                  .invitation = invitation_,
+                                  .rank = rank,
+                                  .ranks = how.ranks,
+                                  .on = device_of(rank),
+                                  .order = how.order});
       if (!joined) throw std::runtime_error(joined.error().text);
       ports_.push_back(std::move(*joined));
     }

@@ -115,6 +115,30 @@ TEST_CASE("Stages in processes of their own send by NCCL, to the weights of link
   CHECK_THAT(dying.err, ContainsSubstring("was killed by signal 9 (SIGKILL)"));
 }
 
+TEST_CASE("Stages in processes of their own send by UCX, to the weights of links", "[untimed]") {
+  const scratch_folder folder;
+  const auto run = [&](const std::string& name, const lines& more,
+                       const std::string& model = "small",
+                       const std::function<void(pid_t, std::string_view)>& on_line = {}) {
+    const auto file = write_config(folder / (name + ".toml"), small_run(folder / name, model));
+    return run_with({"LANG=C"}, with({"--config", file}, more), on_line);
+  };
+  REQUIRE(run("links", {}).code == 0);
+  const auto ucx = run("ucx", {"--edges", "ucx"});
+  REQUIRE(ucx.code == 0);
+  CHECK_THAT(ucx.err, ContainsSubstring("stages in different processes send each other activations "
+                                        "and gradients by UCX "));
+  CHECK_FALSE(bytes_of(folder / "ucx").empty());
+  CHECK(bytes_of(folder / "ucx") == bytes_of(folder / "links"));
+
+  const auto dying =
+      run("dying", {"--edges", "ucx"}, "resnet18", at_line("step 1/3", [](pid_t run) {
+            for (const auto each : children_of(run)) ::kill(each, SIGKILL);
+          }));
+  CHECK(dying.code == 1);
+  CHECK_THAT(dying.err, ContainsSubstring("was killed by signal 9 (SIGKILL)"));
+}
+
 TEST_CASE("A run whose stages send by NCCL goes on after its trainer's last step") {
   const scratch_folder folder;
   const auto run = [&](const std::string& name, const lines& more,

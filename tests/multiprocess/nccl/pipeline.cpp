@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 
+#include "actors/stage/edges/ucx_maker.hpp"
 #include "apps/resnet_pipeline/application.hpp"
 #include "engine/collective/nccl/maker.hpp"
 #include "tests/fake_nccl/device.hpp"
@@ -28,9 +29,12 @@ int main(int argc, char** argv) {
       [](const engine::model_order& order) -> result<engine::model_blueprint> {
     return tests::small_residual_network(order.classes);
   };
-  program.info.known.collectives = std::make_shared<engine::nccl::maker>(
+  program.info.known.libraries.sums = std::make_shared<engine::nccl::maker>(
       engine::nccl::maker_options{.places = {.named = TROUPE_FAKE_NCCL},
                                   .type = c10::DeviceType::CPU,
                                   .device_for = own_device});
+  program.info.known.libraries.copies =
+      std::make_shared<actors::ucx_maker>(actors::ucx_maker_options{
+          .type = c10::DeviceType::CPU, .memory = messages::ucx::memory_kind::host});
   return troupe::main(argc, argv, program);
 }

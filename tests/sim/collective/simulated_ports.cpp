@@ -322,7 +322,8 @@ result<std::string> simulated_maker::library_for(c10::Device on) const {
 }
 
 result<std::string> simulated_maker::invite(std::uint32_t ranks,
-                                            engine::socket_reach /*sockets*/) const {
+                                            engine::socket_reach /*sockets*/,
+                                            c10::Device /*on*/) const {
   const std::scoped_lock lock(mutex_);
   const auto name = "world-" + std::to_string(worlds_.size());
   auto terms = how_;

@@ -28,8 +28,8 @@ class simulated_maker final : public engine::collective_maker {
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
   [[nodiscard]] std::optional<engine::socket_reach> sockets() const override { return {}; }
-  [[nodiscard]] result<std::string> invite(std::uint32_t ranks,
-                                           engine::socket_reach sockets) const override;
+  [[nodiscard]] result<std::string> invite(std::uint32_t ranks, engine::socket_reach sockets,
+                                           c10::Device on) const override;
   [[nodiscard]] result<std::shared_ptr<engine::collective_port>> join(
       const engine::collective_place& place) const override;
 

@@ -122,6 +122,22 @@ TEST_CASE("neighbours on GPUs of their own send by NCCL, whose sockets reach as 
   CHECK(far == socket_reach::network);
 }
 
+TEST_CASE("by UCX neighbours of one machine send, also where they share a GPU, and no others") {
+  const auto ucx = [](int replica, const std::string& machine = "a",
+                      const std::string& version = "UCX 1.22.0") {
+    return offer(replica, "cuda:0", machine, version);
+  };
+  CHECK(check_copies_between(ucx(0), ucx(1)));
+  const auto refused = [&](const sum_offer& other) {
+    return error_of(check_copies_between(ucx(0), other));
+  };
+  CHECK(refused(ucx(1, "b")).text ==
+        "stage-0 of replica 0 and stage-0 of replica 1 are on different machines, and UCX copies "
+        "from GPU to GPU inside one");
+  CHECK(refused(ucx(1, "a", "UCX 1.13.1")).code == errc::version_mismatch);
+  CHECK(refused(without(1, "it is on the CPU")).text == "stage-0 of replica 1: it is on the CPU");
+}
+
 TEST_CASE("neighbours that cannot send by NCCL are refused with which and why") {
   const auto refused = [](const sum_offer& one, const sum_offer& other) {
     return error_of(reach_between(one, other, false));

@@ -49,7 +49,7 @@ TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
 
 TEST_CASE("an invitation for other ranks, and a device that is not there, are refused") {
   const nccl::maker cards(over_fake());
-  const auto text = cards.invite(2, socket_reach::loopback).value();
+  const auto text = cards.invite(2, socket_reach::loopback, {c10::DeviceType::CUDA, 0}).value();
   const auto join = [&](std::uint32_t rank, std::uint32_t ranks) {
     return error_of(cards.join({.name = "the replicas of stage-0",
                                 .invitation = text,

@@ -89,9 +89,9 @@ class watched_maker final : public engine::collective_maker {
   [[nodiscard]] std::optional<engine::socket_reach> sockets() const override {
     return own_->sockets();
   }
-  [[nodiscard]] result<std::string> invite(std::uint32_t ranks,
-                                           engine::socket_reach sockets) const override {
-    return own_->invite(ranks, sockets);
+  [[nodiscard]] result<std::string> invite(std::uint32_t ranks, engine::socket_reach sockets,
+                                           c10::Device on) const override {
+    return own_->invite(ranks, sockets, on);
   }
   [[nodiscard]] result<std::shared_ptr<engine::collective_port>> join(
       const engine::collective_place& place) const override {

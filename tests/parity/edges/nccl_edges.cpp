@@ -7,8 +7,8 @@
 #include <caf/event_based_actor.hpp>
 
 #include "actors/stage/edges/edge_ports.hpp"
+#include "tests/parity/edges/watched_ports.hpp"
 #include "tests/parity/nccl_company.hpp"
-#include "tests/parity/watched_ports.hpp"
 #include "tests/refusal.hpp"
 #include "tests/sim/collective/simulated_ports.hpp"
 
@@ -36,7 +36,7 @@ void check_edges(task what, std::size_t stages) {
   const auto by_links = train(what, devices, nccl_maker(), separate_homes(processes));
   check_same(on_cpu, by_links);
   fake::reset();
-  what.edges = true;
+  what.edges = engine::edge_transport::nccl;
   const int sent = library().calls_of("ncclSend"), received = library().calls_of("ncclRecv");
   const auto by_nccl = train(what, devices, nccl_maker(), separate_homes(processes));
   const int met = static_cast<int>(processes) * most_ports * transfers_to_meet;
@@ -51,7 +51,7 @@ const task two_stages{.build = decoder,
                       .cuts = {2},
                       .optimizer = "adamw",
                       .options = {},
-                      .edges = true};
+                      .edges = engine::edge_transport::nccl};
 
 /// Of the first batch.
 std::future<result<actors::step_outcome>> begin_step(actors::pipeline& pipeline) {
@@ -73,8 +73,13 @@ actors::edge_port port_of_gradients(const simulated_maker& world) {
   place.sends = true;
   place.receiver_first = true;
   place.name = "gradients from stage-1 to stage-0";
-  place.invitation = world.invite(2, engine::socket_reach::loopback).value();
+  place.invitation = world.invite(2, engine::socket_reach::loopback, c10::kCPU).value();
   return place;
+}
+
+result<actors::edge_ports> join_on_cpu(const std::vector<actors::edge_port>& places,
+                                       const maker& by) {
+  return actors::edge_ports::join(places, {.sums = by}, c10::Device(c10::kCPU));
 }
 
 }  // namespace
@@ -127,7 +132,7 @@ TEST_CASE("By a simulated library, whatever its seed, stages on CPUs send to the
             .optimizer = "adamw",
             .options = {}};
   const auto expected = train(what, {c10::Device(c10::kCPU)});
-  what.edges = true;
+  what.edges = engine::edge_transport::nccl;
   for (std::uint64_t drawn = 1; drawn <= 4; ++drawn) {
     INFO("seed " << drawn);
     const auto world = std::make_shared<simulated_maker>(simulated_terms{.seed = drawn});
@@ -142,7 +147,7 @@ TEST_CASE("Of two stages the first begins each transfer, and the other when that
   const std::uint32_t sender = 0, receiver = 1;
   const std::set<std::uint32_t> by_sender{sender}, by_receiver{receiver};
   const auto first_of = [](task what) {
-    what.edges = true;
+    what.edges = engine::edge_transport::nccl;
     const auto watched = std::make_shared<watched_maker>(nccl_maker());
     static_cast<void>(train(what, cards(2), watched, separate_homes(2)));
     return watched->log().first();
@@ -163,8 +168,8 @@ TEST_CASE("Of two stages the first begins each transfer, and the other when that
 }
 
 TEST_CASE("What is awaited and was not announced is refused by the name of its edge") {
-  const simulated_maker world;
-  auto ports = actors::edge_ports::join({port_of_gradients(world)}, world, c10::Device(c10::kCPU));
+  const auto world = std::make_shared<simulated_maker>();
+  auto ports = join_on_cpu({port_of_gradients(*world)}, world);
   REQUIRE(ports);
   const engine::device_streams streams{c10::Device(c10::kCPU)};
   const auto refusal = error_of(ports->send_awaited({.port = 7, .place = 0}, streams));
@@ -174,12 +179,12 @@ TEST_CASE("What is awaited and was not announced is refused by the name of its e
 }
 
 TEST_CASE("What a receiver has not begun when it goes, and what is sent there later, is lost") {
-  const simulated_maker world;
+  const auto world = std::make_shared<simulated_maker>();
   home here;
   const auto other = here.system.spawn([]() -> caf::behavior { return {[](int) {}}; });
-  auto place = port_of_gradients(world);
+  auto place = port_of_gradients(*world);
   place.other = caf::actor_cast<caf::strong_actor_ptr>(other);
-  auto ports = actors::edge_ports::join({place}, world, c10::Device(c10::kCPU));
+  auto ports = join_on_cpu({place}, world);
   REQUIRE(ports);
   const auto stage = caf::actor_cast<actors::stage_actor>(place.other);
   const engine::device_streams streams{c10::Device(c10::kCPU)};
@@ -201,13 +206,13 @@ TEST_CASE("What a receiver has not begun when it goes, and what is sent there la
 }
 
 TEST_CASE("What is announced out of turn, or is no tensor, is refused by the name of its edge") {
-  const simulated_maker world;
-  const auto invitation = world.invite(2, engine::socket_reach::loopback).value();
+  const auto world = std::make_shared<simulated_maker>();
+  const auto invitation = world->invite(2, engine::socket_reach::loopback, c10::kCPU).value();
   actors::edge_port place;
   place.number = 7;
   place.name = "activations from stage-0 to stage-1";
   place.invitation = invitation;
-  auto ports = actors::edge_ports::join({place}, world, c10::Device(c10::kCPU));
+  auto ports = join_on_cpu({place}, world);
   REQUIRE(ports);
   const engine::device_streams streams{c10::Device(c10::kCPU)};
   const auto refusal = [&](const actors::announced_tensor& what) {
@@ -227,9 +232,9 @@ TEST_CASE("What is announced out of turn, or is no tensor, is refused by the nam
 }
 
 TEST_CASE("What is announced for the ports of an earlier connection is left out") {
-  const simulated_maker world;
+  const auto world = std::make_shared<simulated_maker>();
   const engine::device_streams streams{c10::Device(c10::kCPU)};
-  auto ports = actors::edge_ports::join({}, world, c10::Device(c10::kCPU));
+  auto ports = join_on_cpu({}, world);
   REQUIRE(ports);
   const actors::announced_tensor of_before{.port = 6, .shape = {2}, .strides = {1}};
   bool told = false;
@@ -246,7 +251,7 @@ TEST_CASE("Evaluations send by NCCL, which a line at the start of a run says") {
   task what{.build = resnet, .batches = images({8, 5}), .cuts = {5}};
   company near(what, {c10::Device(c10::kCPU)});
   const auto expected = train(near, what);
-  what.edges = true;
+  what.edges = engine::edge_transport::nccl;
   company far(what, cards(2), nccl_maker(), separate_homes(2));
   const auto line = far.compose(what).edge_line();
   CHECK(line ==

@@ -1,0 +1,212 @@
+// Stages in different processes send each other activations and gradients by UCX, to the bits of
+// links, and what goes wrong there fails their step. Devices of tests have host memory, which UCX
+// moves as it would a GPU's.
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "actors/stage/edges/ucx_maker.hpp"
+#include "tests/parity/nccl_company.hpp"
+#include "tests/refusal.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using engine::collective;
+
+constexpr std::int64_t many = 1 << 20;  // elements: more than UCX sends before it is asked for
+
+std::shared_ptr<actors::ucx_maker> over_host(c10::DeviceType type = c10::DeviceType::PrivateUse1,
+                                             actors::ucx_patience waits = {}) {
+  return std::make_shared<actors::ucx_maker>(actors::ucx_maker_options{
+      .type = type, .memory = messages::ucx::memory_kind::host, .waits = waits});
+}
+
+/// Every stage is in another process than its neighbours; they share `count` devices.
+void check_edges(task what, std::size_t stages, int count) {
+  INFO(what.schedule << ", " << stages << " stages on " << count << " devices");
+  const auto on_cpu = train(what, {c10::Device(c10::kCPU)});
+  fake::reset();
+  what.edges = engine::edge_transport::ucx;
+  const auto by_ucx = train(what, cards(count), over_host(), separate_homes(stages));
+  CHECK_THAT(by_ucx.line, ContainsSubstring("activations and gradients by UCX "));
+  check_no_misuse();
+  check_same(on_cpu, by_ucx);
+}
+
+const task two_stages{.build = decoder,
+                      .batches = sentences({8, 8}),
+                      .cuts = {2},
+                      .optimizer = "adamw",
+                      .options = {},
+                      .edges = engine::edge_transport::ucx};
+
+/// What a port has told.
+struct told {
+  std::promise<result<void>> promise;
+  std::future<result<void>> ended = promise.get_future();
+
+  engine::collective_port::done listener() {
+    return [this](const result<void>& how) { promise.set_value(how); };
+  }
+  result<void> how() {
+    REQUIRE(ended.wait_for(20s) == std::future_status::ready);
+    return ended.get();
+  }
+};
+
+using port = std::shared_ptr<engine::collective_port>;
+
+/// The two ends of one, on the CPU.
+std::pair<port, port> ends_of(const actors::ucx_maker& by) {
+  const auto invitation = by.invite(2, engine::socket_reach::loopback, c10::kCPU).value();
+  const auto join = [&](std::uint32_t rank) {
+    return by.join({.name = "an edge", .invitation = invitation, .rank = rank, .ranks = 2}).value();
+  };
+  auto sender = join(0);
+  return {std::move(sender), join(1)};
+}
+
+void send(engine::collective_port& by, const at::Tensor& what, told& whom) {
+  by.submit({{.what = collective::send, .from = what, .peer = 1}}, whom.listener());
+}
+
+void receive(engine::collective_port& by, const at::Tensor& room, told& whom) {
+  by.submit({{.what = collective::receive, .to = room, .peer = 0}}, whom.listener());
+}
+
+}  // namespace
+
+TEST_CASE("Two stages in different processes send by UCX to the bits of the CPU") {
+  const prepared ready;
+  for (const int count : {1, 2})
+    check_edges({.build = decoder,
+                 .batches = sentences({8, 7, 8}),
+                 .cuts = {2},
+                 .schedule = "zb-h1",
+                 .optimizer = "adamw",
+                 .options = {},
+                 .clip_norm = 0.1},
+                2, count);
+}
+
+TEST_CASE("Stages of several chunks send by UCX in both directions to the bits of the CPU") {
+  const prepared ready;
+  for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
+    check_edges({.build = resnet, .batches = images({8}), .cuts = {3, 5, 7}, .schedule = schedule},
+                2, 2);
+}
+
+TEST_CASE("A stage that dies has its neighbour, which sends by UCX, fail within a second") {
+  const prepared ready;
+  company all(two_stages, cards(2), over_host(), separate_homes(2));
+  auto pipeline = all.compose(two_stages);
+  REQUIRE(pipeline.train(two_stages.batches.front(), microbatches, rate));
+  all.kill(1);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_FALSE(pipeline.train(two_stages.batches.front(), microbatches, rate));
+  CHECK(std::chrono::steady_clock::now() - begin < 1s);
+}
+
+TEST_CASE("What is sent by UCX arrives in order and whole, small or large") {
+  const auto by = over_host(c10::DeviceType::CPU);
+  const auto [sender, receiver] = ends_of(*by);
+  for (const std::int64_t elements : {std::int64_t{1}, std::int64_t{3000}, many}) {
+    std::vector<at::Tensor> rooms;
+    std::vector<told> sent(3), received(3);
+    for (int i = 0; i < 3; ++i) send(*sender, at::full({elements}, 1.5 + i), sent[i]);
+    for (int i = 0; i < 3; ++i)
+      receive(*receiver, rooms.emplace_back(at::zeros({elements})), received[i]);
+    for (int i = 0; i < 3; ++i) {
+      CHECK(sent[i].how());
+      CHECK(received[i].how());
+      CHECK(at::equal(rooms[i], at::full({elements}, 1.5 + i)));
+    }
+  }
+}
+
+TEST_CASE("A tensor of another size than the receiver expects is refused, and so is all after it") {
+  const auto by = over_host(c10::DeviceType::CPU);
+  const auto [sender, receiver] = ends_of(*by);
+  told sent, received, later;
+  send(*sender, at::zeros({8}), sent);
+  receive(*receiver, at::zeros({9}), received);
+  CHECK(error_of(received.how()) ==
+        error{errc::bad_frame, "an edge: the sender sent 32 bytes for 36"});
+  receive(*receiver, at::zeros({8}), later);
+  CHECK(error_of(later.how()).code == errc::bad_frame);
+}
+
+TEST_CASE("A receiver that never comes, and one that never receives, are waited for so long") {
+  const auto by = over_host(c10::DeviceType::CPU, {.join = 200ms, .operation = 400ms});
+  const auto invitation = by->invite(2, engine::socket_reach::loopback, c10::kCPU).value();
+  const auto alone =
+      by->join({.name = "an edge", .invitation = invitation, .rank = 0, .ranks = 2}).value();
+  told unheard;
+  send(*alone, at::zeros({8}), unheard);
+  CHECK(error_of(unheard.how()) == error{errc::timed_out, "an edge: the other stage has not come"});
+
+  const auto [sender, receiver] = ends_of(*by);
+  told first, arrived, unread;
+  send(*sender, at::zeros({8}), first);
+  receive(*receiver, at::zeros({8}), arrived);
+  REQUIRE(arrived.how());
+  send(*sender, at::zeros({many}), unread);
+  CHECK(error_of(unread.how()) ==
+        error{errc::timed_out, "an edge: a tensor is not there after 400 ms"});
+}
+
+TEST_CASE("What is under way when a port is lost or given up is told so at once") {
+  const auto by = over_host(c10::DeviceType::CPU);
+  auto [sender, receiver] = ends_of(*by);
+  told lost, given_up;
+  receive(*receiver, at::zeros({many}), lost);
+  receiver->lose({errc::peer_lost, "gone"});
+  CHECK(error_of(lost.how()) == error{errc::peer_lost, "gone"});
+  send(*sender, at::zeros({many}), given_up);
+  const auto begin = std::chrono::steady_clock::now();
+  sender.reset();
+  receiver.reset();
+  CHECK(std::chrono::steady_clock::now() - begin < 1s);
+  CHECK(error_of(given_up.how()).code == errc::cancelled);
+}
+
+TEST_CASE("By UCX a tensor is sent to one other stage, and nothing else is done") {
+  const auto by = over_host(c10::DeviceType::CPU);
+  const auto [sender, receiver] = ends_of(*by);
+  told wrong;
+  receive(*sender, at::zeros({8}), wrong);
+  CHECK(error_of(wrong.how()).code == errc::bad_config);
+  CHECK(error_of(by->invite(3, engine::socket_reach::loopback, c10::kCPU)).text ==
+        "UCX joins two stages, and no more");
+  const auto refused = [&](std::uint32_t rank, const std::string& invitation) {
+    return error_of(
+        by->join({.name = "an edge", .invitation = invitation, .rank = rank, .ranks = 2}));
+  };
+  const error no_invitation{errc::bad_frame,
+                            "an edge: what it was invited to UCX by is no invitation"};
+  CHECK(refused(0, "00ff") == no_invitation);
+  CHECK(refused(1, "no digits") == no_invitation);
+  CHECK(refused(1, "") == no_invitation);
+}
+
+TEST_CASE("Stages that cannot send by UCX are refused in one line that says which and why") {
+  const prepared ready;
+  const auto refusal = [](const std::vector<c10::Device>& devices, homes in, const maker& by) {
+    company all(two_stages, devices, by, std::move(in));
+    return error_of(all.try_compose(two_stages)).text;
+  };
+  CHECK_THAT(refusal({c10::Device(c10::kCPU)}, separate_homes(2), over_host()),
+             ContainsSubstring("edges = \"ucx\": stage-0: UCX would move the memory of GPUs, and "
+                               "the stage computes on the CPU; or leave it out"));
+  CHECK_THAT(refusal(cards(2), {std::make_shared<home>()}, over_host()),
+             ContainsSubstring("no two neighbouring stages are in different processes"));
+  const auto of_gpus = std::make_shared<actors::ucx_maker>(
+      actors::ucx_maker_options{.type = c10::DeviceType::PrivateUse1});
+  CHECK_THAT(
+      refusal(cards(2), separate_homes(2), of_gpus),
+      ContainsSubstring("cannot move the memory of GPUs (it was built without CUDA, or finds "
+                        "no GPU); `./dev setup --cuda` installs one that can"));
+}
