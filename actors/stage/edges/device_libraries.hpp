@@ -18,8 +18,7 @@ struct device_libraries {
   std::shared_ptr<const engine::collective_maker> copies = {};
 
   /// Not of `link`.
-  [[nodiscard]] const std::shared_ptr<const engine::collective_maker>& of(
-      engine::edge_transport by) const noexcept {
+  [[nodiscard]] const auto& of(engine::edge_transport by) const noexcept {
     return by == engine::edge_transport::ucx ? copies : sums;
   }
 };
