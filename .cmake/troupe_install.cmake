@@ -55,8 +55,8 @@ set(CPACK_DEBIAN_PACKAGE_NAME libtroupe-dev)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 # What its headers and static libraries need of Debian.
 string(JOIN ", " CPACK_DEBIAN_PACKAGE_DEPENDS
-  libcaf-dev libucx-dev libsodium-dev libssl-dev libcapnp-dev libexpected-dev libspdlog-dev
-  libfmt-dev libtomlplusplus-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev libjemalloc-dev
+  libcaf-dev libucx-dev libsodium-dev libxxhash-dev libssl-dev libcapnp-dev libexpected-dev
+  libspdlog-dev libfmt-dev libtomlplusplus-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev libjemalloc-dev
   pkg-config)
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES OFF)

@@ -14,8 +14,10 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "engine/checksums/file_digest.hpp"
+#include "engine/checksums/running_checksum.hpp"
 #include "engine/slices/summed_file.hpp"
 #include "engine/state/safetensors.hpp"
+#include "engine/state/tensor_reader.hpp"
 
 // Checkpoints as a run writes them, and as older ones did.
 
@@ -77,8 +79,9 @@ inline std::filesystem::path write_two_files(const std::filesystem::path& folder
     auto& file = manifest.files[name];
     file.sums.bytes = whole->bytes;
     file.whole = whole->digits;
+    file.sums.by = engine::checksum_kind::blake2b;
     for (const auto& each : (*reader)->tensors())
-      file.sums.tensors[each.name] = engine::tensor_sum_of(**reader, each).value();
+      file.sums.tensors[each.name] = engine::tensor_sum_of(**reader, each, file.sums.by).value();
   };
   save("weights.safetensors", cluster::digested(engine::stream_of(all.weights), digest));
   save("weights.state.safetensors", cluster::with_digest(engine::stream_of(all.state), digest));
@@ -93,12 +96,34 @@ inline std::filesystem::path write_two_files(const std::filesystem::path& folder
 
 /// The text of a manifest that was altered, with the checksum that it would have had.
 inline std::string sealed(nlohmann::json manifest) {
+  using engine::checksum_kind;
   manifest.erase("checksum");
   const auto text = manifest.dump();
-  engine::running_digest digest(32);
-  digest.add(std::as_bytes(std::span(text)));
-  manifest["checksum"] = digest.digits();
+  const bool is_older = manifest.at("troupe_checkpoint").get<int>() < 4;
+  engine::running_checksum sum(is_older ? checksum_kind::blake2b : checksum_kind::xxh3, 32);
+  sum.add(std::as_bytes(std::span(text)));
+  manifest["checksum"] = sum.digits();
   return manifest.dump();
+}
+
+/// The sums of a file that has these, as older versions made them.
+inline engine::file_sums older_sums(engine::file_sums sums, const std::filesystem::path& file) {
+  const auto reader = engine::tensor_reader::open(file);
+  REQUIRE(reader);
+  sums.by = engine::checksum_kind::blake2b;
+  sums.header = engine::header_sum_of(**reader, sums.by).value();
+  for (const auto& each : (*reader)->tensors())
+    sums.tensors.at(each.name) = engine::tensor_sum_of(**reader, each, sums.by).value();
+  return sums;
+}
+
+/// A manifest as older versions wrote it of the same files, which are in the folder `files`.
+inline std::string older_manifest(const std::filesystem::path& manifest,
+                                  const std::filesystem::path& files) {
+  auto read = cluster::read_manifest(manifest);
+  REQUIRE(read);
+  for (auto& [name, file] : read->files) file.sums = older_sums(file.sums, files / name);
+  return cluster::to_text(*read);
 }
 
 /// All tensors of a whole checkpoint's weights, in the model's order, or of its state by names.

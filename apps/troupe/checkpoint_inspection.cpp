@@ -64,6 +64,8 @@ std::vector<engine::safetensors_entry> tensors_of(const opened_file& file) {
 }
 
 ordered_json to_json(const opened_file& file) {
+  const bool is_older = file.known.sums.by == engine::checksum_kind::blake2b;
+  const std::string sum_name = is_older ? "blake2b" : "xxh3_128";
   auto tensors = ordered_json::array();
   for (const auto& each : tensors_of(file)) {
     ordered_json made{{"name", each.name},
@@ -72,16 +74,16 @@ ordered_json to_json(const opened_file& file) {
                       {"bytes", each.end - each.begin}};
     const auto& sums = file.known.sums.tensors;
     const auto sum = sums.find(each.name);
-    if (sum != sums.end()) made["blake2b"] = sum->second;
+    if (sum != sums.end()) made[sum_name] = sum->second;
     tensors.push_back(std::move(made));
   }
   ordered_json made{{"name", file.name},
                     {"holds", file.known.holds == contents::weights ? "weights" : "state"},
                     {"bytes", file.known.sums.bytes}};
   if (file.known.whole.empty())
-    made["header_blake2b"] = file.known.sums.header;
+    made["header_" + sum_name] = file.known.sums.header;
   else
-    made["blake2b"] = file.known.whole;
+    made[sum_name] = file.known.whole;
   if (!file.known.hosts.empty()) made["hosts"] = file.known.hosts;
   made["tensors"] = std::move(tensors);
   return made;

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/checksums/file_digest.hpp"
+#include "engine/checksums/running_checksum.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "messages/base/bad_json.hpp"
@@ -18,15 +18,20 @@ namespace troupe::cluster {
 namespace {
 
 using contents = checkpoint_manifest::contents;
+using engine::checksum_kind;
 using nlohmann::json;
 
-constexpr int newest_format = 3;  // of hosts that keep the files; else 2 is written
+constexpr int newest_format = 4;
+// Those of BLAKE2b.
+constexpr int format_on_hosts = 3;
 constexpr int format_beside = 2;
 constexpr int format_of_two_files = 1;
 constexpr std::uint64_t most_manifest_bytes = std::uint64_t{256} << 20;
+constexpr std::size_t blake2b_bytes = 32;  // of an older manifest's own checksum
 constexpr int most_depth = 64;
 constexpr const char* format_name = "troupe_checkpoint";
 constexpr const char* checksum_name = "checksum";
+constexpr const char* slices_name = "slices";
 constexpr const char* holds_weights = "weights";
 constexpr const char* holds_state = "state";
 
@@ -100,9 +105,17 @@ json to_json(const checkpoint_manifest::file& file, bool of_two_files) {
   return made;
 }
 
+checksum_kind checksums_of(int format) {
+  return format < newest_format ? checksum_kind::blake2b : checksum_kind::xxh3;
+}
+
 int format_of(const checkpoint_manifest& manifest) {
   if (manifest.is_of_two_files()) return format_of_two_files;
-  return manifest.is_on_hosts() ? newest_format : format_beside;
+  const auto is_older = [](const auto& file) {
+    return file.second.sums.by == checksum_kind::blake2b;
+  };
+  if (std::ranges::none_of(manifest.files, is_older)) return newest_format;
+  return manifest.is_on_hosts() ? format_on_hosts : format_beside;
 }
 
 /// Of a checkpoint of two files.
@@ -110,6 +123,7 @@ result<checkpoint_manifest::file> to_one_of_two(const std::string& name, const j
   const auto of = "files." + name + ".";
   checkpoint_manifest::file made;
   made.holds = name == checkpoint_weights_name ? contents::weights : contents::state;
+  made.sums.by = checksums_of(format_of_two_files);
   return take(from, of, "bytes", made.sums.bytes)
       .and_then([&] { return take(from, of, "blake2b", made.whole); })
       .and_then([&] {
@@ -119,20 +133,22 @@ result<checkpoint_manifest::file> to_one_of_two(const std::string& name, const j
       .map([&] { return std::move(made); });
 }
 
-result<checkpoint_manifest::file> to_file(const std::string& name, const json& from, int format) {
+result<checkpoint_manifest::file> to_file(const std::string& name, const json& from,
+                                          checksum_kind by, bool on_hosts) {
   const auto of = "files." + name + ".";
   checkpoint_manifest::file made;
+  made.sums.by = by;
   std::string holds;
   auto taken = take(from, of, "bytes", made.sums.bytes)
                    .and_then([&] { return take(from, of, "holds", holds); })
                    .and_then([&] { return take(from, of, "header", made.sums.header); })
                    .and_then([&] { return take(from, of, "tensors", made.sums.tensors); });
-  if (taken && format == newest_format) taken = take(from, of, "hosts", made.hosts);
+  if (taken && on_hosts) taken = take(from, of, "hosts", made.hosts);
   if (!taken) return tl::unexpected(taken.error());
   if (holds != holds_weights && holds != holds_state)
     return bad("says that '" + name + "' holds '" + holds + "', and not weights or state");
   made.holds = holds == holds_weights ? contents::weights : contents::state;
-  if (format == newest_format && made.hosts.empty()) return bad("names no host with " + name);
+  if (on_hosts && made.hosts.empty()) return bad("names no host with " + name);
   return made;
 }
 
@@ -142,12 +158,12 @@ std::string dumped(const json& from, int indent) {
 }
 
 /// Of all that a manifest says, whatever the order and the spaces that it is written with.
-std::string checksum_of(json manifest) {
+std::string checksum_of(json manifest, int format) {
   manifest.erase(checksum_name);
   const auto text = dumped(manifest, -1);
-  engine::running_digest digest(32);
-  digest.add(std::as_bytes(std::span(text)));
-  return digest.digits();
+  engine::running_checksum sum(checksums_of(format), blake2b_bytes);
+  sum.add(std::as_bytes(std::span(text)));
+  return sum.digits();
 }
 
 /// Whether each weight is in one file, and the files have no others.
@@ -175,8 +191,9 @@ result<void> take_files(checkpoint_manifest& into, const json& manifest, int for
   for (const auto& [name, each] : files) {
     if (!engine::is_plain_name(name))
       return bad("says '" + name + "', which is no name of a checkpoint's file");
-    auto file =
-        format == format_of_two_files ? to_one_of_two(name, each) : to_file(name, each, format);
+    auto file = format == format_of_two_files
+                    ? to_one_of_two(name, each)
+                    : to_file(name, each, checksums_of(format), into.is_on_hosts());
     if (!file) return tl::unexpected(file.error());
     into.files[name] = std::move(*file);
   }
@@ -204,8 +221,12 @@ result<void> take_config(checkpoint_manifest& into, const json& manifest) {
   return manifest.contains("config") ? take(manifest, "", "config", into.config) : result<void>();
 }
 
+bool is_on_hosts(const json& manifest, int format) {
+  return format == format_on_hosts || (format == newest_format && manifest.contains(slices_name));
+}
+
 result<void> take_slices(checkpoint_manifest& into, const json& manifest) {
-  return take(manifest, "", "slices", into.slices).and_then([&]() -> result<void> {
+  return take(manifest, "", slices_name, into.slices).and_then([&]() -> result<void> {
     if (engine::is_plain_name(into.slices)) return {};
     return bad("says '" + into.slices + "', which is no name of a folder of slices");
   });
@@ -267,7 +288,7 @@ result<int> format_of(const json& manifest) {
   const bool is_summed = manifest.contains(checksum_name);
   // Versions that wrote none knew one format.
   if (!is_summed && format > format_of_two_files) return no_manifest("has no \"checksum\"");
-  if (is_summed && manifest.at(checksum_name) != checksum_of(manifest))
+  if (is_summed && manifest.at(checksum_name) != checksum_of(manifest, format))
     return bad("is not as its checkpoint wrote it: its own checksum differs");
   return format;
 }
@@ -283,20 +304,21 @@ std::vector<std::string> checkpoint_manifest::names_of(contents which) const {
 
 std::string to_text(const checkpoint_manifest& manifest) {
   const bool of_two_files = manifest.is_of_two_files();
+  const int format = format_of(manifest);
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = to_json(file, of_two_files);
-  json made{{format_name, format_of(manifest)},
+  json made{{format_name, format},
             {"step", manifest.step},
             {"settings", manifest.settings},
             {"files", std::move(files)}};
   if (!of_two_files) made["weights"] = manifest.weights;
-  if (manifest.is_on_hosts()) made["slices"] = manifest.slices;
+  if (manifest.is_on_hosts()) made[slices_name] = manifest.slices;
   if (const auto& scaler = manifest.scaler)
     made["loss_scale"] = {{"scale", scaler->scale}, {"applied", scaler->applied}};
   if (manifest.left_out != checkpoint_manifest::unread_samples())
     made["left_out"] = {{"train", manifest.left_out.train}, {"test", manifest.left_out.test}};
   if (!manifest.config.empty()) made["config"] = manifest.config;
-  made[checksum_name] = checksum_of(made);
+  made[checksum_name] = checksum_of(made, format);
   return dumped(made, 2) + "\n";
 }
 
@@ -310,7 +332,7 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) {
     return take(*parsed, "", "settings", out.settings);
   });
   if (taken && *format != format_of_two_files) taken = take_weights(out, *parsed);
-  if (taken && *format == newest_format) taken = take_slices(out, *parsed);
+  if (taken && is_on_hosts(*parsed, *format)) taken = take_slices(out, *parsed);
   if (taken) taken = take_scaler(out, *parsed);
   if (taken) taken = take_left_out(out, *parsed);
   if (taken) taken = take_config(out, *parsed);

@@ -55,7 +55,7 @@ struct checkpoint_manifest {
 
   /// Whether it is of format 1: one file of weights, and one of state beside it.
   [[nodiscard]] bool is_of_two_files() const { return weights.empty(); }
-  /// Whether it is of format 3: hosts keep its files on disks of their own.
+  /// Whether hosts keep its files on disks of their own.
   [[nodiscard]] bool is_on_hosts() const { return !slices.empty(); }
   [[nodiscard]] std::vector<std::string> names_of(contents which) const;
 
@@ -67,7 +67,7 @@ inline constexpr const char* checkpoint_manifest_name = "manifest.json";
 /// The file of weights of format 1.
 inline constexpr std::string_view checkpoint_weights_name = "weights.safetensors";
 
-/// The text of a manifest.json.
+/// The text of a manifest.json. With checksums of older versions it has their format.
 [[nodiscard]] std::string to_text(const checkpoint_manifest& manifest);
 
 /// The opposite. Tables and members that it does not know are passed over where the manifest's own

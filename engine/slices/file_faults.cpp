@@ -49,7 +49,7 @@ std::vector<file_fault> find_altered(const fs::path& file, const file_sums& want
   const auto opened = tensor_reader::open(file);
   if (!opened) return {{"", altered + "its header " + without_name(file, opened.error())}};
   if (!wanted.header.empty()) {
-    const auto header = header_sum_of(**opened);
+    const auto header = header_sum_of(**opened, wanted.by);
     if (!header) return {{"", without_name(file, header.error())}};
     if (*header != wanted.header) return {other_header()};
   }
@@ -57,7 +57,7 @@ std::vector<file_fault> find_altered(const fs::path& file, const file_sums& want
   for (const auto& entry : (*opened)->tensors()) {
     const auto known = wanted.tensors.find(entry.name);
     if (known == wanted.tensors.end()) return {other_header()};
-    const auto sum = tensor_sum_of(**opened, entry);
+    const auto sum = tensor_sum_of(**opened, entry, wanted.by);
     if (!sum)
       found.push_back({entry.name, altered + without_name(file, sum.error())});
     else if (*sum != known->second)

@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "engine/base/begin_work.hpp"
-#include "engine/checksums/file_digest.hpp"
+#include "engine/checksums/running_checksum.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors.hpp"
 
 namespace troupe::engine {
 namespace {
 
-constexpr std::size_t header_sum_bytes = 32;
-constexpr std::size_t tensor_sum_bytes = 16;
+constexpr std::size_t header_blake2b_bytes = 32;
+constexpr std::size_t tensor_blake2b_bytes = 16;
 /// Summed up and written at once, while it is in the CPU's caches.
 constexpr std::int64_t bytes_at_once = std::int64_t{1} << 20;
 
@@ -22,12 +22,13 @@ std::span<const std::byte> bytes_of(const at::Tensor& dense) {
 }
 
 /// The same tensors, of which `sums` sees each.
-tensor_stream summed(const tensor_stream& from, std::map<std::string, running_digest>& sums) {
+tensor_stream summed(const tensor_stream& from, std::map<std::string, running_checksum>& sums) {
   return {.forms = from.forms, .send = [&from, &sums](const tensor_stream::taker& take) {
             return from.send([&](const std::string& name, std::uint64_t first,
                                  const at::Tensor& run) -> result<void> {
               const auto flat = run.detach().cpu().resolve_neg().contiguous().view({-1});
-              auto& sum = sums.try_emplace(name, tensor_sum_bytes).first->second;
+              auto& sum =
+                  sums.try_emplace(name, checksum_kind::xxh3, tensor_blake2b_bytes).first->second;
               const auto most = bytes_at_once / static_cast<std::int64_t>(flat.element_size());
               std::int64_t at = 0;
               do {
@@ -45,12 +46,12 @@ tensor_stream summed(const tensor_stream& from, std::map<std::string, running_di
 }  // namespace
 
 result<file_sums> save_summed(const std::filesystem::path& file, const tensor_stream& tensors) {
-  std::map<std::string, running_digest> sums;
+  std::map<std::string, running_checksum> sums;
   if (auto saved = save_safetensors(file, summed(tensors, sums)); !saved)
     return tl::unexpected(saved.error());
   const auto written = tensor_reader::open(file);
   if (!written) return fail(errc::io_failed, written.error().text);
-  auto header = header_sum_of(**written);
+  auto header = header_sum_of(**written, checksum_kind::xxh3);
   if (!header) return fail(errc::io_failed, header.error().text);
   file_sums made{.bytes = (*written)->identity().bytes, .header = std::move(*header)};
   for (auto& [name, sum] : sums) made.tensors.emplace(name, sum.digits());
@@ -85,24 +86,25 @@ result<std::map<std::string, file_sums>> save_all_summed(
   return made;
 }
 
-result<std::string> header_sum_of(const tensor_reader& file) {
+result<std::string> header_sum_of(const tensor_reader& file, checksum_kind by) {
   const auto opened = open_to_read(file.file());
   if (!opened) return tl::unexpected(opened.error());
   const auto front = read_front(file.file(), *opened, file.data_begin());
   if (!front) return tl::unexpected(front.error());
-  running_digest digest(header_sum_bytes);
-  digest.add(*front);
-  return digest.digits();
+  running_checksum sum(by, header_blake2b_bytes);
+  sum.add(*front);
+  return sum.digits();
 }
 
-result<std::string> tensor_sum_of(const tensor_reader& file, const safetensors_entry& tensor) {
-  running_digest digest(tensor_sum_bytes);
+result<std::string> tensor_sum_of(const tensor_reader& file, const safetensors_entry& tensor,
+                                  checksum_kind by) {
+  running_checksum sum(by, tensor_blake2b_bytes);
   const auto read = file.for_each_run(tensor, [&](const at::Tensor& run) {
-    digest.add(bytes_of(run));
+    sum.add(bytes_of(run));
     return result<void>();
   });
   if (!read) return tl::unexpected(read.error());
-  return digest.digits();
+  return sum.digits();
 }
 
 }  // namespace troupe::engine

@@ -80,7 +80,7 @@ fs::path older_checkpoint(const fs::path& folder, std::uint64_t step) {
 void check_described(const json& described, const std::vector<engine::named_tensor>& weights) {
   std::map<std::string, json> tensors;
   for (const auto& file : described.at("files")) {
-    CHECK(file.at("header_blake2b").get<std::string>().size() == 64);
+    CHECK(file.at("header_xxh3_128").get<std::string>().size() == 32);
     if (file.at("holds") == "state") continue;
     CHECK(file.at("tensors").size() < weights.size());
     for (const auto& each : file.at("tensors")) tensors[each.at("name")] = each;
@@ -91,7 +91,7 @@ void check_described(const json& described, const std::vector<engine::named_tens
     const auto& found = tensors.at(name);
     CHECK(found.at("shape").get<std::vector<std::int64_t>>() == tensor.sizes().vec());
     CHECK(found.at("bytes") == tensor.nbytes());
-    CHECK(found.at("blake2b").get<std::string>().size() == 32);
+    CHECK(found.at("xxh3_128").get<std::string>().size() == 32);
   }
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such", 
   const auto cut = small_checkpoint(folder.path(), 4);
   fs::resize_file(cut / "weights.stage-0.safetensors", 400);
   const auto newer = small_checkpoint(folder.path(), 6);
-  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 4})");
+  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 5})");
   fs::create_directory(folder / "step-000008");
   fs::create_directory(folder / ".writing-step-000010");
   fs::create_directory_symlink("step-000002", folder / "step-000012");
@@ -214,7 +214,7 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such", 
   }
   CHECK_THAT(rows[1].at("problem").get<std::string>(),
              ContainsSubstring("weights.stage-0.safetensors has 400 bytes"));
-  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 4"));
+  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 5"));
   CHECK_THAT(rows[3].at("problem").get<std::string>(), ContainsSubstring("manifest.json"));
   CHECK_THAT(rows[5].at("problem").get<std::string>(), ContainsSubstring("is of step 2, and not"));
   const auto table = troupe_checkpoint({"list", folder.path()});
@@ -258,8 +258,8 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   found(weights, "", "cannot be read: No such file", {true, true}, [&] { fs::remove(weights); });
   found(bad / "weights.stage-1.safetensors", "", "cannot be read: No such file", {true, true},
         [&] { fs::remove(bad / "weights.stage-1.safetensors"); });
-  found(manifest, "", "its format is number 4", {true, true},
-        [&] { write_text(manifest, R"({"troupe_checkpoint": 4})"); });
+  found(manifest, "", "its format is number 5", {true, true},
+        [&] { write_text(manifest, R"({"troupe_checkpoint": 5})"); });
   found(manifest, "", "is of step 2, and not of the step that its folder is named after",
         {true, true}, [&] {
           fs::remove_all(bad);
@@ -373,6 +373,29 @@ TEST_CASE("PyTorch loads an export strictly", "[untimed]") {
                                exported});
   CHECK(loaded.code == 0);
   CHECK_THAT(loaded.out, ContainsSubstring("All keys matched successfully"));
+}
+
+TEST_CASE("A checkpoint with the checksums of older versions is shown, verified and exported",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto older = small_checkpoint(folder / "kept", 2);
+  const auto weights = older / "weights.stage-0.safetensors";
+  write_text(older / "manifest.json", older_manifest(older / "manifest.json", older));
+  const auto listed = json::parse(troupe_checkpoint({"list", folder / "kept", "--json"}).out);
+  CHECK(listed.at("checkpoints").at(0).at("state") == "whole");
+  CHECK(troupe_checkpoint({"verify", older}).code == 0);
+  CHECK(troupe_checkpoint({"export", older, folder / "exported"}).code == 0);
+  const auto shown = json::parse(troupe_checkpoint({"inspect", older, "--json"}).out);
+  REQUIRE(shown.at("files").size() == 3);
+  for (const auto& file : shown.at("files")) {
+    CHECK(file.at("header_blake2b").get<std::string>().size() == 64);
+    CHECK(file.at("tensors").at(0).at("blake2b").get<std::string>().size() == 32);
+  }
+  flip_a_bit_at(weights, place_of(weights, "fc.weight"));
+  const auto bad = troupe_checkpoint({"verify", older});
+  CHECK(bad.code == 2);
+  CHECK_THAT(bad.out, ContainsSubstring("tensor \"fc.weight\" has another checksum"));
+  CHECK(troupe_checkpoint({"export", older, folder / "again"}).code == 2);
 }
 
 TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices",

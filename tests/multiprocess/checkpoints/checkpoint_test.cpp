@@ -239,7 +239,7 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
-  refused("its format is number 4", [&] { write_text(manifest, R"({"troupe_checkpoint": 4})"); });
+  refused("its format is number 5", [&] { write_text(manifest, R"({"troupe_checkpoint": 5})"); });
   CHECK(run_program(two_stages(with(kept, {"--resume", "2"}), 4)).code == 0);
 }
 

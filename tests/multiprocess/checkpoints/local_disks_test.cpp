@@ -16,6 +16,7 @@
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
 #include "tests/small_disk.hpp"
+#include "tests/written_checkpoint.hpp"
 
 namespace {
 
@@ -206,6 +207,25 @@ TEST_CASE("A bit that is flipped on one host's disk is made up for by the other'
                                             "8 ("));
   CHECK_THAT(resumed.err, ContainsSubstring("has another checksum); beta has a copy"));
   CHECK_THAT(resumed.err, ContainsSubstring("has 100 bytes, and its checkpoint wrote"));
+}
+
+TEST_CASE("Slices with the checksums of older versions are read, and an altered one is made up for",
+          "[untimed]") {
+  const disks all;
+  run_to_8(all);
+  const auto manifest = all.checkpoints() / "step-000008" / "manifest.json";
+  const auto slices = all.slices("alpha", 8);
+  const auto older = older_manifest(manifest, slices);
+  for (const auto& each :
+       {manifest, slices / "manifest.json", all.slices("beta", 8) / "manifest.json"})
+    write_text(each, older);
+  CHECK(cluster::read_manifest(manifest)->files.begin()->second.sums.by ==
+        engine::checksum_kind::blake2b);
+  flip_a_bit(slices / "weights.stage-0.safetensors");
+  const auto resumed = resume(all, "latest");
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  CHECK_THAT(resumed.err, ContainsSubstring("has another checksum); beta has a copy"));
+  CHECK_THAT(resumed.err, !ContainsSubstring("beta no longer has"));
 }
 
 TEST_CASE("A file that no host has any more is refused by its name and theirs", "[untimed]") {

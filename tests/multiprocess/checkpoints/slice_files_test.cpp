@@ -90,6 +90,27 @@ TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote
   CHECK_FALSE(whole(older / "step-000012").manifest.is_of_two_files());
 }
 
+TEST_CASE("A run goes on from a checkpoint with the checksums of older versions", "[untimed]") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  const auto killed = run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL));
+  REQUIRE(killed.signal == SIGKILL);
+  const auto older = checkpoints / "step-000008";
+  write_text(older / "manifest.json", older_manifest(older / "manifest.json", older));
+  const auto sums_of = [](const fs::path& checkpoint) {
+    return whole(checkpoint).manifest.files.begin()->second.sums.by;
+  };
+  REQUIRE(sums_of(older) == engine::checksum_kind::blake2b);
+  const auto resumed =
+      run_program(two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(calm.weights(), folder / "resumed");
+  CHECK(sums_of(checkpoints / "step-000012") == engine::checksum_kind::xxh3);
+}
+
 TEST_CASE("A run that is killed while its stages write goes on from the checkpoint before") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";

@@ -199,6 +199,36 @@ TEST_CASE("a bit that is flipped anywhere in a checkpoint is found, in a tensor 
   CHECK(read_whole(checkpoint));
 }
 
+TEST_CASE("a checkpoint that an older version wrote is read, and a flipped bit in it is found") {
+  const scratch_folder folder;
+  const auto checkpoint = folder / "step-000004";
+  fs::create_directory(checkpoint);
+  // Its sums are Python's: hashlib.blake2b.
+  put(checkpoint / "manifest.json",
+      R"({"troupe_checkpoint":2,"step":4,"settings":{"model.name":"net"},"weights":["a"],"files":{)"
+      R"("weights.stage-0.safetensors":{"bytes":72,"holds":"weights","header":)"
+      R"("e361ce65f3c7cae3ee8a8f96e52f6b2fc16c842fa7e4057ac358143b05f5687f",)"
+      R"("tensors":{"a":"42f796cded228dc080ef1964ee5d73c3"}}},"checksum":)"
+      R"("72ae0c931c8c3347e2dabe0a49e78b4123f447fa2f06c762236eb0ee92b83e86"})");
+  std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  header.resize(56, ' ');
+  const auto whole =
+      std::string("8\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80?\0\0\0@", 8);
+  const auto file = checkpoint / "weights.stage-0.safetensors";
+  put(file, whole);
+  REQUIRE(faults_in(checkpoint, check_depth::values).empty());
+  CHECK(checkpoint_folder(folder.path()).newest().value().found->manifest.step == 4);
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    INFO(at);
+    auto altered = whole;
+    altered[at] = static_cast<char>(altered[at] ^ 1);
+    put(file, altered);
+    const auto faults = faults_in(checkpoint, check_depth::checksums);
+    REQUIRE(faults.size() == 1);
+    CHECK(faults.front().tensor == (at < 8 + header.size() ? "" : "a"));
+  }
+}
+
 TEST_CASE("a checkpoint of two files is checked by its files, and by tensors where it has them") {
   const scratch_folder folder;
   const auto checkpoint = write_older(folder.path(), 4);
@@ -318,10 +348,10 @@ TEST_CASE("what is saved with its checksums is what they are of, whichever layou
   CHECK(sums->bytes == fs::file_size(folder / "plain"));
   const auto reader = engine::tensor_reader::open(folder / "plain");
   REQUIRE(reader);
-  CHECK(sums->header == engine::header_sum_of(**reader).value());
+  CHECK(sums->header == engine::header_sum_of(**reader, sums->by).value());
   REQUIRE(sums->tensors.size() == tensors.size());
   for (const auto& each : (*reader)->tensors())
-    CHECK(sums->tensors.at(each.name) == engine::tensor_sum_of(**reader, each).value());
+    CHECK(sums->tensors.at(each.name) == engine::tensor_sum_of(**reader, each, sums->by).value());
 }
 
 TEST_CASE("files that are written side by side have the sums that each has alone") {

@@ -20,6 +20,7 @@ using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using contents = checkpoint_manifest::contents;
+using engine::checksum_kind;
 
 const std::map<std::string, std::string> some_settings{{"model.name", "net"}};
 
@@ -37,6 +38,7 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
       .scaler = checkpoint_manifest::loss_scale{0x1p-17 / 3, 12},
       .config = {{"optimizer.lr", "0.01"}, {"pipeline.cut", "relu, fc"}}};
   CHECK_FALSE(manifest.is_of_two_files());
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 4"));
   CHECK(parse_manifest(to_text(manifest)).value() == manifest);
   auto more = nlohmann::json::parse(to_text(manifest));
   more["added_later"] = {1, 2};
@@ -83,7 +85,7 @@ TEST_CASE("a manifest names the hosts that keep its files on disks of their own"
       .weights = {"a"},
       .slices = "step-000040-ab"};
   CHECK(manifest.is_on_hosts());
-  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 3"));
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 4"));
   CHECK(parse_manifest(to_text(manifest)).value() == manifest);
   const auto refused = [&](const char* key, const nlohmann::json& value) {
     auto changed = nlohmann::json::parse(to_text(manifest));
@@ -97,13 +99,34 @@ TEST_CASE("a manifest names the hosts that keep its files on disks of their own"
     CHECK_THAT(refused("slices", name), ContainsSubstring("no name of a folder of slices"));
 }
 
+TEST_CASE("a manifest with checksums of older versions keeps their format") {
+  checkpoint_manifest manifest{
+      .step = 40,
+      .settings = some_settings,
+      .files = {{"w", {contents::weights, {12, "ab", {{"a", "01"}}, checksum_kind::blake2b}}}},
+      .weights = {"a"}};
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 2"));
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
+  manifest.files.at("w").hosts = {"alpha"};
+  manifest.slices = "step-000040-ab";
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 3"));
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
+  auto without = nlohmann::json::parse(to_text(manifest));
+  without.erase("slices");
+  CHECK(error_of(parse_manifest(tests::sealed(without))).text ==
+        "is no manifest: it has no \"slices\"");
+}
+
 TEST_CASE("a manifest of two files is read, with and without checksums of tensors") {
   const checkpoint_manifest manifest{
       .step = 40,
       .settings = some_settings,
       .files = {{"weights.safetensors",
-                 {contents::weights, {12, "", {{"a \"b\"", "01"}, {"c", "02"}}}, "ab"}},
-                {"weights.state.safetensors", {contents::state, {0, "", {}}, "cd"}}}};
+                 {contents::weights,
+                  {12, "", {{"a \"b\"", "01"}, {"c", "02"}}, checksum_kind::blake2b},
+                  "ab"}},
+                {"weights.state.safetensors",
+                 {contents::state, {0, "", {}, checksum_kind::blake2b}, "cd"}}}};
   CHECK(manifest.is_of_two_files());
   CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 1"));
   CHECK(parse_manifest(to_text(manifest)).value() == manifest);
@@ -144,7 +167,9 @@ TEST_CASE("a manifest without its checksum is refused, but for those of versions
   auto on_hosts = newer;
   on_hosts.files.at("w").hosts = {"alpha"};
   on_hosts.slices = "step-000001-ab";
-  for (const auto& manifest : {newer, on_hosts}) {
+  auto of_blake2b = newer;
+  of_blake2b.files.at("w").sums.by = checksum_kind::blake2b;
+  for (const auto& manifest : {newer, on_hosts, of_blake2b}) {
     auto text = nlohmann::json::parse(to_text(manifest));
     REQUIRE(text.erase("checksum") == 1);
     const auto read = error_of(parse_manifest(text.dump()));
@@ -153,7 +178,8 @@ TEST_CASE("a manifest without its checksum is refused, but for those of versions
   const checkpoint_manifest older{
       .step = 1,
       .settings = {},
-      .files = {{"weights.safetensors", {contents::weights, {1, "", {}}, "ab"}}}};
+      .files = {
+          {"weights.safetensors", {contents::weights, {1, "", {}, checksum_kind::blake2b}, "ab"}}}};
   auto text = nlohmann::json::parse(to_text(older));
   text.erase("checksum");
   CHECK(parse_manifest(text.dump()).value() == older);
@@ -231,7 +257,7 @@ TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
            {"{\"troupe_checkpoint\":1,\n \"step\":", "ends within its JSON, at line 2, column 9"},
            {"{\"troupe_checkpoint\":1,\n \"step\":what}", "is not JSON at line 2, column 9"}})
     CHECK(refused(text) == "is no manifest: it " + why);
-  CHECK_THAT(refused(R"({"troupe_checkpoint":4})"), ContainsSubstring("its format is number 4"));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":5})"), ContainsSubstring("its format is number 5"));
   CHECK_THAT(refused(R"({"troupe_checkpoint":1,"step":1,"settings":{},"files":{}})"),
              ContainsSubstring("names no weights.safetensors"));
   CHECK_THAT(refused(tests::sealed(nlohmann::json::parse(

@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
@@ -35,6 +36,7 @@
 #include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 #include "tests/small_disk.hpp"
+#include "tests/written_checkpoint.hpp"
 
 namespace {
 
@@ -215,6 +217,17 @@ TEST_CASE("A host copies a file from another, piece by piece, and checks every b
     CHECK(checked->faults.empty());
   }
   CHECK(hosts.check(hosts.second)->whole.at("weights").identity == copied->file.identity);
+}
+
+TEST_CASE("A file with the checksums of older versions is copied and checked by those") {
+  two_stores hosts;
+  const auto newer =
+      std::exchange(hosts.sums, tests::older_sums(hosts.sums, hosts.one / checkpoint / "weights"));
+  CHECK(hosts.sums.tensors != newer.tensors);
+  REQUIRE(hosts.copy(hosts.sums));
+  CHECK(hosts.check(hosts.second)->faults.empty());
+  hosts.sums.by = newer.by;
+  CHECK_FALSE(hosts.check(hosts.second)->faults.empty());
 }
 
 TEST_CASE("A copy that is not what was written is refused, and nothing is left of it") {

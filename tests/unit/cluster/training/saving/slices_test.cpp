@@ -199,9 +199,10 @@ TEST_CASE("A stage that does not see the folder keeps its slice for who does") {
       files.push_back(name);
       const auto reader = engine::tensor_reader::open(folder / name);
       REQUIRE(reader);
-      CHECK(sums.header == engine::header_sum_of(**reader).value());
+      CHECK(sums.header == engine::header_sum_of(**reader, sums.by).value());
       for (const auto& tensor : (*reader)->tensors())
-        CHECK(sums.tensors.at(tensor.name) == engine::tensor_sum_of(**reader, tensor).value());
+        CHECK(sums.tensors.at(tensor.name) ==
+              engine::tensor_sum_of(**reader, tensor, sums.by).value());
     }
     auto stale = each.what;
     stale.step = 7;

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+namespace troupe::engine {
+
+/// What the bytes of a checkpoint are summed up by: to find flipped bits, not forgeries.
+enum class checksum_kind : std::uint8_t {
+  xxh3,     ///< XXH3 of 128 bits: what is written.
+  blake2b,  ///< What older versions wrote.
+};
+
+}  // namespace troupe::engine
