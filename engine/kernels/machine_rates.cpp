@@ -47,9 +47,24 @@ double measure_memory_bytes_per_s(float* memory, std::int64_t count) {
   return 3.0 * sizeof(float) * static_cast<double>(count) / seconds;
 }
 
+/// 0: there is none.
+double measure_amx_flops_per_s() {
+#if defined(__x86_64__)
+  if (!has_amx()) return 0;
+  constexpr int times = 10'000;
+  double products = 0;
+  const double seconds = fastest(flops_tries, [&] { products = amx_products(times); });
+  return 2 * products / seconds;
+#else
+  return 0;
+#endif
+}
+
 }  // namespace
 
 double measure_flops_per_s(arithmetic kind) {
+  if (kind == arithmetic::bf16)
+    if (const double by_amx = measure_amx_flops_per_s(); by_amx > 0) return by_amx;
   const auto best = best_instructions();
   const bool pairs = kind == arithmetic::bf16 && best == instructions::avx512_bf16;
   const auto kernel = tiles_of(best, pairs);

@@ -7,7 +7,7 @@ namespace troupe::engine::kernels {
 /// Kinds of arithmetic that have a rate of their own.
 enum class arithmetic : std::uint8_t {
   f32,
-  bf16,  ///< Products of pairs in bf16 where the CPU has them, else in f32.
+  bf16,  ///< Products of matrices or pairs in bf16 where the CPU has them, else in f32.
 };
 
 /// What a thread of a machine reaches at most.
@@ -19,7 +19,7 @@ struct machine_rates {
 };
 
 /// Floating-point operations a second of the calling thread: what a tile of the kernels for this
-/// CPU computes from operands in the first-level cache.
+/// CPU, or in bf16 AMX, computes from operands in the first-level cache.
 [[nodiscard]] double measure_flops_per_s(arithmetic kind);
 
 /// Measures so many threads at once (one or more), and gives the mean of one: its arithmetic, and

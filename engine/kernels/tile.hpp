@@ -52,6 +52,11 @@ struct tile_kernel {
 [[nodiscard]] tile_kernel avx512_tiles();
 /// With AVX-512's products of pairs in bf16, summed in f32.
 [[nodiscard]] tile_kernel avx512_bf16_tiles();
+
+/// Has AMX multiply matrices of bf16 in the first-level cache so many times, with no use for what
+/// comes of it: the multiply-accumulates. 0: the system does not let this process. Needs a CPU that
+/// `has_amx`.
+[[nodiscard]] double amx_products(int times);
 #endif
 
 }  // namespace troupe::engine::kernels

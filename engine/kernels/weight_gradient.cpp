@@ -198,18 +198,40 @@ void weight_gradient(instructions with, const convolution_shape& of, const T* in
   gradient_pass<T>(with, of).run(input, gradient, to, sum);
 }
 
+bool has_amx() noexcept {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("amx-bf16");
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+/// On CPUs with AMX oneDNN is slow where an image has few pixels, and else it is fast.
 template <class T>
-bool outruns_onednn(instructions with, const convolution_shape& of) noexcept {
+bool outruns_onednn_with_amx(bool is_point, std::int64_t pixels, std::int64_t stride) {
+  if constexpr (std::is_same_v<T, float>)
+    return is_point ? pixels <= 16 : stride > 1 || pixels <= 64;
+  return pixels <= 16 && (!is_point || stride > 1);
+}
+
+}  // namespace
+
+template <class T>
+bool outruns_onednn(instructions with, bool amx, const convolution_shape& of) noexcept {
   if (with == instructions::portable || of.in < 64 || of.in % 16 != 0) return false;
-  if (of.kernel_height * of.kernel_width > 1) return true;
+  const bool is_point = of.kernel_height * of.kernel_width == 1;
+  if (amx) return outruns_onednn_with_amx<T>(is_point, of.out_height() * of.out_width(), of.stride);
+  if (!is_point) return true;
   if (with == instructions::avx2) return !std::is_same_v<T, float>;
   // Both reach the same rate in the other convolutions of one pixel, or memory bounds them.
   if constexpr (std::is_same_v<T, float>) return of.in <= 2 * of.out || of.in >= 1024;
   return with == instructions::avx512_bf16 && of.in * of.out >= 1 << 18;
 }
 
-template bool outruns_onednn<float>(instructions, const convolution_shape&) noexcept;
-template bool outruns_onednn<c10::BFloat16>(instructions, const convolution_shape&) noexcept;
+template bool outruns_onednn<float>(instructions, bool, const convolution_shape&) noexcept;
+template bool outruns_onednn<c10::BFloat16>(instructions, bool, const convolution_shape&) noexcept;
 template void weight_gradient(instructions, const convolution_shape&, const float*, const float*,
                               float*, const float*);
 template void weight_gradient(instructions, const convolution_shape&, const c10::BFloat16*,

@@ -41,6 +41,10 @@ enum class instructions : std::uint8_t {
 /// The best this CPU has.
 [[nodiscard]] instructions best_instructions() noexcept;
 
+/// Whether it multiplies whole matrices in bf16 (AMX), as oneDNN then does and these kernels do
+/// not.
+[[nodiscard]] bool has_amx() noexcept;
+
 struct tile_kernel;
 
 /// The tiles of a kernel for them. `pairs`: products of pairs in bf16, which `avx512_bf16` has.
@@ -63,8 +67,10 @@ void weight_gradient(instructions with, const convolution_shape& of, const T* in
                      const T* gradient, float* to, const float* sum = nullptr);
 
 /// Whether `weight_gradient` was measured to be clearly faster than oneDNN's on such a shape: see
-/// docs/kernels.md. Does not depend on the number of images. T as above.
+/// docs/kernels.md. `amx`: on a CPU that `has_amx`. Does not depend on the number of images. T as
+/// above.
 template <class T>
-[[nodiscard]] bool outruns_onednn(instructions with, const convolution_shape& of) noexcept;
+[[nodiscard]] bool outruns_onednn(instructions with, bool amx,
+                                  const convolution_shape& of) noexcept;
 
 }  // namespace troupe::engine::kernels

@@ -96,8 +96,9 @@ std::optional<kernels::convolution_shape> own_shape(const at::Tensor& input,
                                          input.size(3),  weight.size(0), weight.size(2),
                                          weight.size(3), how.stride[0],  how.padding[0]};
   const auto best = best_instructions();
-  const bool wins = type == at::kFloat ? kernels::outruns_onednn<float>(best, shape)
-                                       : kernels::outruns_onednn<c10::BFloat16>(best, shape);
+  const bool amx = kernels::has_amx();
+  const bool wins = type == at::kFloat ? kernels::outruns_onednn<float>(best, amx, shape)
+                                       : kernels::outruns_onednn<c10::BFloat16>(best, amx, shape);
   return wins ? std::optional(shape) : std::nullopt;
 }
 

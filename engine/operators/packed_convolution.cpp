@@ -1,4 +1,5 @@
 #include "engine/operators/packed_convolution.hpp"
+#include "engine/kernels/weight_gradient.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -48,14 +49,6 @@ bool has_bf16() {
   return has;
 }
 
-bool has_amx() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("amx-bf16");
-#else
-  return false;
-#endif
-}
-
 IValue list_of(const std::array<std::int64_t, 2>& of) {
   return at::IntArrayRef(of);
 }
@@ -91,7 +84,8 @@ bool takes_packed(const at::Tensor& input, const convolution_sides& how) {
 
 bool takes_packed_gradient(const at::Tensor& input, const convolution_sides& how) {
   const bool has_strides = how.stride[0] > 1 || how.stride[1] > 1;
-  const bool adds_otherwise = has_strides && input.scalar_type() == at::kBFloat16 && has_amx();
+  const bool adds_otherwise =
+      has_strides && input.scalar_type() == at::kBFloat16 && kernels::has_amx();
   return !adds_otherwise && takes_packed(input, how);
 }
 

@@ -246,17 +246,31 @@ TEST_CASE("Blocks have every row of the output once and are of nearly the same s
 TEST_CASE("Shapes that were not measured to be faster are left to oneDNN") {
   const auto best = instructions::avx512_bf16;
   const convolution_shape measured{15, 128, 32, 32, 128, 3, 3, 2, 1};
-  CHECK(outruns_onednn<float>(best, measured));
-  CHECK(outruns_onednn<c10::BFloat16>(best, measured));
-  CHECK_FALSE(outruns_onednn<c10::BFloat16>(instructions::portable, measured));
-  CHECK_FALSE(outruns_onednn<float>(best, {15, 3, 128, 128, 64, 7, 7, 2, 3}));
-  CHECK_FALSE(outruns_onednn<float>(best, {15, 72, 16, 16, 64, 3, 3, 1, 1}));
+  CHECK(outruns_onednn<float>(best, false, measured));
+  CHECK(outruns_onednn<c10::BFloat16>(best, false, measured));
+  CHECK_FALSE(outruns_onednn<c10::BFloat16>(instructions::portable, false, measured));
+  CHECK_FALSE(outruns_onednn<float>(best, false, {15, 3, 128, 128, 64, 7, 7, 2, 3}));
+  CHECK_FALSE(outruns_onednn<float>(best, false, {15, 72, 16, 16, 64, 3, 3, 1, 1}));
   const convolution_shape of_one_pixel{15, 64, 32, 32, 256, 1, 1, 1, 0};
-  CHECK(outruns_onednn<float>(best, of_one_pixel));
-  CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, of_one_pixel));
-  CHECK(outruns_onednn<float>(instructions::avx2, measured));
-  CHECK_FALSE(outruns_onednn<float>(instructions::avx2, of_one_pixel));
-  CHECK(outruns_onednn<c10::BFloat16>(instructions::avx2, of_one_pixel));
+  CHECK(outruns_onednn<float>(best, false, of_one_pixel));
+  CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, false, of_one_pixel));
+  CHECK(outruns_onednn<float>(instructions::avx2, false, measured));
+  CHECK_FALSE(outruns_onednn<float>(instructions::avx2, false, of_one_pixel));
+  CHECK(outruns_onednn<c10::BFloat16>(instructions::avx2, false, of_one_pixel));
+}
+
+TEST_CASE("On a CPU with AMX small images alone are not left to oneDNN") {
+  const auto best = instructions::avx512_bf16;
+  const convolution_shape large{15, 128, 16, 16, 128, 3, 3, 1, 1};
+  const convolution_shape medium{15, 256, 8, 8, 256, 3, 3, 1, 1};
+  const convolution_shape small{15, 512, 4, 4, 512, 3, 3, 1, 1};
+  const convolution_shape point{15, 512, 4, 4, 2048, 1, 1, 1, 0};
+  CHECK_FALSE(outruns_onednn<float>(best, true, large));
+  CHECK(outruns_onednn<float>(best, true, medium));
+  CHECK(outruns_onednn<float>(best, true, point));
+  CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, medium));
+  CHECK(outruns_onednn<c10::BFloat16>(best, true, small));
+  CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, point));
 }
 
 TEST_CASE("The rates of a machine are those of a thread, and bf16 is not much slower than f32") {
