@@ -1,5 +1,4 @@
 #include "engine/operators/packed_convolution.hpp"
-#include "engine/kernels/weight_gradient.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -9,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "engine/kernels/weight_gradient.hpp"
 
 namespace troupe::engine {
 namespace {
