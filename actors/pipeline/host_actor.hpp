@@ -11,6 +11,7 @@
 #include "actors/recovery/action_record.hpp"
 #include "actors/recovery/kept_stages.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "actors/stage/edges/device_libraries.hpp"
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"

@@ -11,6 +11,7 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/recovery/action_record.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "actors/stage/edges/device_libraries.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/stage/stage_module.hpp"

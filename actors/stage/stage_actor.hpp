@@ -10,6 +10,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/mirror.hpp"
 #include "actors/recovery/action_record.hpp"
+#include "actors/stage/edges/device_libraries.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "cluster/config/words.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"
@@ -75,7 +76,7 @@ std::string fault_of_fast(const placement_tables& config) {
 // before stages have places. `own`: the program's own libraries; null: NCCL and UCX.
 std::string fault_of_edges(const placement_tables& config, const actors::device_libraries& own) {
   const auto edges = config.pipeline.edges;
-  const auto word = '"' + std::string(name_of(edges)) + '"';
+  const auto word = '"' + std::string(word_of(edges)) + '"';
   const bool is_nccl = edges == edge_transport::nccl;
   if (config.pipeline.stages == 1)
     return word + " is for what stages send each other, but there is one stage; leave it out";

@@ -25,7 +25,7 @@ std::shared_ptr<actors::ucx_maker> over_host(c10::DeviceType type = c10::DeviceT
 }
 
 /// Every stage is in another process than its neighbours; they share `count` devices.
-void check_edges(task what, std::size_t stages, int count) {
+void check_ucx_edges(task what, std::size_t stages, int count) {
   INFO(what.schedule << ", " << stages << " stages on " << count << " devices");
   const auto on_cpu = train(what, {c10::Device(c10::kCPU)});
   fake::reset();
@@ -36,7 +36,7 @@ void check_edges(task what, std::size_t stages, int count) {
   check_same(on_cpu, by_ucx);
 }
 
-const task two_stages{.build = decoder,
+const task two_near_stages{.build = decoder,
                       .batches = sentences({8, 8}),
                       .cuts = {2},
                       .optimizer = "adamw",
@@ -57,10 +57,10 @@ struct told {
   }
 };
 
-using port = std::shared_ptr<engine::collective_port>;
+using end_of_edge = std::shared_ptr<engine::collective_port>;
 
 /// The two ends of one, on the CPU.
-std::pair<port, port> ends_of(const actors::ucx_maker& by) {
+std::pair<end_of_edge, end_of_edge> ends_of(const actors::ucx_maker& by) {
   const auto invitation = by.invite(2, engine::socket_reach::loopback, c10::kCPU).value();
   const auto join = [&](std::uint32_t rank) {
     return by.join({.name = "an edge", .invitation = invitation, .rank = rank, .ranks = 2}).value();
@@ -82,7 +82,7 @@ void receive(engine::collective_port& by, const at::Tensor& room, told& whom) {
 TEST_CASE("Two stages in different processes send by UCX to the bits of the CPU") {
   const prepared ready;
   for (const int count : {1, 2})
-    check_edges({.build = decoder,
+    check_ucx_edges({.build = decoder,
                  .batches = sentences({8, 7, 8}),
                  .cuts = {2},
                  .schedule = "zb-h1",
@@ -95,18 +95,18 @@ TEST_CASE("Two stages in different processes send by UCX to the bits of the CPU"
 TEST_CASE("Stages of several chunks send by UCX in both directions to the bits of the CPU") {
   const prepared ready;
   for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
-    check_edges({.build = resnet, .batches = images({8}), .cuts = {3, 5, 7}, .schedule = schedule},
+    check_ucx_edges({.build = resnet, .batches = images({8}), .cuts = {3, 5, 7}, .schedule = schedule},
                 2, 2);
 }
 
 TEST_CASE("A stage that dies has its neighbour, which sends by UCX, fail within a second") {
   const prepared ready;
-  company all(two_stages, cards(2), over_host(), separate_homes(2));
-  auto pipeline = all.compose(two_stages);
-  REQUIRE(pipeline.train(two_stages.batches.front(), microbatches, rate));
+  company all(two_near_stages, cards(2), over_host(), separate_homes(2));
+  auto pipeline = all.compose(two_near_stages);
+  REQUIRE(pipeline.train(two_near_stages.batches.front(), microbatches, rate));
   all.kill(1);
   const auto begin = std::chrono::steady_clock::now();
-  CHECK_FALSE(pipeline.train(two_stages.batches.front(), microbatches, rate));
+  CHECK_FALSE(pipeline.train(two_near_stages.batches.front(), microbatches, rate));
   CHECK(std::chrono::steady_clock::now() - begin < 1s);
 }
 
@@ -195,8 +195,8 @@ TEST_CASE("By UCX a tensor is sent to one other stage, and nothing else is done"
 TEST_CASE("Stages that cannot send by UCX are refused in one line that says which and why") {
   const prepared ready;
   const auto refusal = [](const std::vector<c10::Device>& devices, homes in, const maker& by) {
-    company all(two_stages, devices, by, std::move(in));
-    return error_of(all.try_compose(two_stages)).text;
+    company all(two_near_stages, devices, by, std::move(in));
+    return error_of(all.try_compose(two_near_stages)).text;
   };
   CHECK_THAT(refusal({c10::Device(c10::kCPU)}, separate_homes(2), over_host()),
              ContainsSubstring("edges = \"ucx\": stage-0: UCX would move the memory of GPUs, and "
