@@ -37,7 +37,8 @@ bool takes_whole_updates(const at::Tensor& param) {
 std::vector<at::Tensor> all_laid_out_as(const std::vector<at::Tensor>& params,
                                         std::vector<at::Tensor> tensors) {
   for (std::size_t i = 0; i < params.size(); ++i)
-    if (!tensors[i].is_non_overlapping_and_dense() || !same_layout(params[i], tensors[i]))
+    if (!tensors[i].is_non_overlapping_and_dense() || tensors[i].is_neg() ||
+        !same_layout(params[i], tensors[i]))
       tensors[i] = like(params[i]).copy_(tensors[i]);
   return tensors;
 }

@@ -129,7 +129,8 @@ std::uint64_t digest_of(const std::vector<named_tensor>& tensors) {
   std::uint64_t digest = 0;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
-    const auto dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+    const auto plain = tensor.detach().resolve_neg();
+    const auto dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
     digest += engine::splitmix64::mix(
         digest_of_bytes(name.data(), name.size()) ^
         std::rotl(digest_of_bytes(dense.const_data_ptr(), dense.nbytes()), 1));

@@ -57,7 +57,7 @@ at::ScalarType scalar_type(dtype type) {
 }
 
 messages::wire_tensor to_wire(const at::Tensor& tensor) {
-  auto dense = tensor.detach();
+  auto dense = tensor.detach().resolve_neg();
   const auto device = device_ref_of(dense);
   if (!dense.is_non_overlapping_and_dense()) dense = dense.contiguous();
   auto owner = std::make_shared<at::Tensor>(dense);

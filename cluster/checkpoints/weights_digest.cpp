@@ -44,7 +44,7 @@ void weights_digest::add(const std::string& tensor, std::uint64_t first, const a
     take(of_name, std::as_bytes(std::span(tensor)));
     whole = {.digest = end_of(of_name)};
   }
-  const auto dense = run.detach().cpu().contiguous();
+  const auto dense = run.detach().cpu().resolve_neg().contiguous();
   take(whole, {static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
 }
 

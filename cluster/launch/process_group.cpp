@@ -68,6 +68,7 @@ class process_group::watcher {
       return told(fail(errc::cancelled, spec.name + " was not started: its group is stopping"));
     }
     requests_.push_back({std::move(spec), std::move(told)});
+    ++unreported_;
     lock.unlock();
     wake();
   }
@@ -184,7 +185,12 @@ class process_group::watcher {
       asked.swap(requests_);
       signals.swap(signals_);
     }
-    for (const request& wanted : asked) wanted.told(launch(wanted.spec));
+    for (const request& wanted : asked) {
+      auto started = launch(wanted.spec);
+      const bool runs = started.has_value();
+      wanted.told(std::move(started));
+      if (!runs) note_reported();
+    }
     for (auto& [number, name, sent] : signals) {
       for (const member& child : children_)
         if (!name || *name == child.process.name()) child.process.signal_group(number);
@@ -198,7 +204,6 @@ class process_group::watcher {
       const std::lock_guard lock(mutex_);
       children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}});
       ++running_;
-      ++unreported_;
     });
   }
 
@@ -282,6 +287,10 @@ class process_group::watcher {
       --running_;
     }
     if (events_.on_exit) events_.on_exit(*ended);
+    note_reported();
+  }
+
+  void note_reported() {
     const std::lock_guard lock(mutex_);
     --unreported_;
     quiet_.notify_all();
@@ -297,7 +306,7 @@ class process_group::watcher {
   std::vector<signal_request> signals_;
   std::optional<clock::time_point> kill_at_;  // the group is stopping
   std::size_t running_ = 0;
-  std::size_t unreported_ = 0;
+  std::size_t unreported_ = 0;  // were asked for, and have neither ended nor been refused
   bool closing_ = false;
 
   std::thread thread_;  // last: it uses all of the above

@@ -65,7 +65,8 @@ class process_group {
   /// wait. Nothing happens where no such child runs.
   void kill(std::string name);
 
-  /// Waits until no child runs and all ends have been reported; false when `timeout` passes first.
+  /// Waits until no child runs or is to be started and all ends have been reported; false when
+  /// `timeout` passes first.
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout) const;
 
   /// `stop` and wait for the end of all.

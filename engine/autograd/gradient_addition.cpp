@@ -14,8 +14,9 @@ constexpr std::int64_t least_share = 1 << 15;  // numbers of a thread
 
 bool lies_alike(const at::Tensor& sum, const at::Tensor& gradient) {
   return sum.is_cpu() && gradient.is_cpu() && sum.layout() == at::kStrided &&
-         gradient.layout() == at::kStrided && sum.sizes() == gradient.sizes() &&
-         sum.strides() == gradient.strides() && sum.is_non_overlapping_and_dense();
+         gradient.layout() == at::kStrided && !sum.is_neg() && !gradient.is_neg() &&
+         sum.sizes() == gradient.sizes() && sum.strides() == gradient.strides() &&
+         sum.is_non_overlapping_and_dense();
 }
 
 void add_widened(float* sum, const c10::BFloat16* gradient, std::int64_t count) {

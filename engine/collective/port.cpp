@@ -25,9 +25,11 @@ std::string fault_of(const collective_operation& one, std::uint32_t rank, std::u
   if (to_one && one.peer == rank) return "a rank sends nothing to itself";
   if (needs_from(one, rank) && !one.from.defined()) return "it has no tensor to read from";
   if (needs_to(one, rank) && !one.to.defined()) return "it has no tensor to write to";
-  for (const auto* each : {&one.from, &one.to})
-    if (each->defined() && !each->is_non_overlapping_and_dense())
-      return "a tensor has gaps; make it contiguous first";
+  for (const auto* each : {&one.from, &one.to}) {
+    if (!each->defined()) continue;
+    if (!each->is_non_overlapping_and_dense()) return "a tensor has gaps; make it contiguous first";
+    if (each->is_neg()) return "a tensor is a lazy negative; resolve it first";
+  }
   return size_fault(one.what, one.from, one.to, ranks);
 }
 

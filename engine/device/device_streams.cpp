@@ -159,7 +159,7 @@ std::vector<std::vector<double>> numbers_on_host(const std::vector<at::Tensor>& 
     auto& numbers = all.emplace_back();
     if (!each.defined()) continue;
     const auto count = each.numel();
-    const auto own = each.is_cpu() ? each.to(at::kDouble).contiguous()
+    const auto own = each.is_cpu() ? each.to(at::kDouble).resolve_neg().contiguous()
                                    : from_device.narrow(0, next, count);  // [count] f64
     if (!each.is_cpu()) next += count;
     numbers.assign(own.const_data_ptr<double>(), own.const_data_ptr<double>() + count);

@@ -67,8 +67,11 @@ at::Tensor backward_of(gradient_of which, const at::Tensor& gradient, const at::
   // exported. It is one function for every CPU, so the table's default entry is it.
   const auto onednn_backward = decltype(at::native::mkldnn_convolution_backward_stub)::DEFAULT;
   const auto layout = layout_of(input, weight);
+  const auto laid_out = [&](const at::Tensor& each) {
+    return each.resolve_neg().contiguous(layout);
+  };
   auto [input_gradient, weight_gradient, none] =
-      onednn_backward(input.contiguous(layout), gradient, weight.contiguous(layout), how.padding,
+      onednn_backward(laid_out(input), gradient.resolve_neg(), laid_out(weight), how.padding,
                       how.stride, how.dilation, how.groups, wanted);
   return to_input ? input_gradient : weight_gradient;
 }
@@ -89,8 +92,8 @@ std::optional<kernels::convolution_shape> own_shape(const at::Tensor& input,
   const bool fits = at::get_num_threads() == 1 && input.is_cpu() &&
                     (type == at::kFloat || type == at::kBFloat16) &&
                     weight.scalar_type() == at::kFloat && input.suggest_memory_format() == last &&
-                    input.is_contiguous(last) && input.numel() > 0 && how.groups == 1 &&
-                    how.dilation[0] == 1;
+                    input.is_contiguous(last) && !input.is_neg() && input.numel() > 0 &&
+                    how.groups == 1 && how.dilation[0] == 1;
   if (!fits) return std::nullopt;
   const kernels::convolution_shape shape{input.size(0),  input.size(1),  input.size(2),
                                          input.size(3),  weight.size(0), weight.size(2),
@@ -106,7 +109,7 @@ std::optional<kernels::convolution_shape> own_shape(const at::Tensor& input,
 template <class T>
 void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& input,
                            const kernels::convolution_shape& shape, at::Tensor& to, bool adds) {
-  const auto given = gradient.contiguous(at::MemoryFormat::ChannelsLast);
+  const auto given = gradient.resolve_neg().contiguous(at::MemoryFormat::ChannelsLast);
   auto* const numbers = to.mutable_data_ptr<float>();
   kernels::weight_gradient(best_instructions(), shape, input.const_data_ptr<T>(),
                            given.const_data_ptr<T>(), numbers, adds ? numbers : nullptr);
@@ -130,7 +133,7 @@ weight_task own_task(const at::Tensor& gradient, const at::Tensor& input, const 
     return made;
   };
   const auto add = [gradient, input, shape, last, compute](at::Tensor& sum) {
-    if (sum.scalar_type() != at::kFloat || !sum.is_contiguous(last))
+    if (sum.scalar_type() != at::kFloat || !sum.is_contiguous(last) || sum.is_neg())
       return static_cast<void>(sum.add_(compute()));
     write_own(gradient, input, shape, sum, /*adds=*/true);
   };

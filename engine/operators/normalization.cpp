@@ -174,7 +174,7 @@ struct normalization_function : torch::autograd::Function<normalization_function
 
     // What nobody else holds is written where it is.
     const bool is_ours = gradients[0].use_count() == 1 && gradients[0].storage().use_count() == 1;
-    auto gradient = gradients[0].contiguous(channels_last);
+    auto gradient = gradients[0].resolve_neg().contiguous(channels_last);
     auto free = is_ours || !gradient.is_same(gradients[0]) ? gradient : at::empty_like(input);
     auto sums = with_type(input, [&]<class T>(T*) {
       return kernel::sum_gradients(best_simd(), after, data_of<T>(gradient), data_of<T>(input),
@@ -204,7 +204,7 @@ struct normalization_function : torch::autograd::Function<normalization_function
 
 /// Images that also count as contiguous have one pixel or one channel: not worth it.
 bool is_channels_last(const at::Tensor& tensor) {
-  return tensor.is_contiguous(channels_last) && !tensor.is_contiguous();
+  return tensor.is_contiguous(channels_last) && !tensor.is_contiguous() && !tensor.is_neg();
 }
 
 bool has_kernel(const at::Tensor& input, const normalization& by, const at::Tensor& added) {
@@ -218,7 +218,7 @@ bool has_kernel(const at::Tensor& input, const normalization& by, const at::Tens
     return false;
   for (const auto& each : {by.weight, by.bias, by.running_mean, by.running_var})
     if (each.defined() && (!each.is_cpu() || each.scalar_type() != at::kFloat ||
-                           each.numel() != input.size(1) || !each.is_contiguous()))
+                           each.numel() != input.size(1) || !each.is_contiguous() || each.is_neg()))
       return false;
   return true;
 }
@@ -226,7 +226,7 @@ bool has_kernel(const at::Tensor& input, const normalization& by, const at::Tens
 /// As rows of channels side by side: [N, C, ..] -> [N, C, H, W] in channels_last.
 at::Tensor as_rows(const at::Tensor& x) {
   const auto images = x.dim() == 4 ? x : x.reshape({x.size(0), x.size(1), -1, 1});
-  return images.contiguous(channels_last);
+  return images.resolve_neg().contiguous(channels_last);
 }
 
 at::Tensor run_together(const at::Tensor& input, const normalization& by, const at::Tensor& added,

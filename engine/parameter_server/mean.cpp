@@ -91,7 +91,7 @@ at::Tensor mean_of(std::span<const at::Tensor> tensors, std::size_t count, at::S
   const bool in_blocks = dtype == at::kFloat;
   for (const auto& each : tensors) {
     const bool widens = in_blocks && each.scalar_type() == at::kBFloat16;
-    from.push_back((widens ? each : each.to(dtype)).contiguous());
+    from.push_back((widens ? each : each.to(dtype)).resolve_neg().contiguous());
   }
   auto out = at::empty(first.sizes(), first.options().dtype(dtype));
   if (in_blocks) {

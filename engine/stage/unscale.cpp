@@ -54,7 +54,7 @@ void divide_there(step_gradients& gradients, double scale) {
   std::vector<at::Tensor> own;  // one operator multiplies these
   for (auto& each : gradients) {
     if (!each) continue;
-    if (each->layout() == at::kStrided && is_ours_alone(*each))
+    if (each->layout() == at::kStrided && !each->is_neg() && is_ours_alone(*each))
       own.push_back(*each);
     else
       each = at::mul(*each, 1 / scale);

@@ -17,8 +17,8 @@ namespace {
 
 bool same_bits(const at::Tensor& one, const at::Tensor& other) {
   if (one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) return false;
-  const auto a = one.contiguous();
-  const auto b = other.contiguous();
+  const auto a = one.resolve_neg().contiguous();
+  const auto b = other.resolve_neg().contiguous();
   return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 

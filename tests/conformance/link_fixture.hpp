@@ -211,47 +211,52 @@ class mailbox {
   std::deque<T> items_;
 };
 
-/// The completions of many sends: how often each was called and with what.
+/// The completions of many sends: how often each was called and with what. They may come when this
+/// is gone, as where a test fails meanwhile.
 class completions {
  public:
-  explicit completions(std::size_t count) : calls_(count), codes_(count) {}
+  explicit completions(std::size_t count) : seen_(std::make_shared<record>(count)) {}
 
   messages::link::completion at(std::integral auto number) {
-    return [this, index = static_cast<std::size_t>(number)](const result<void>& how) {
-      const std::lock_guard lock(mutex_);
-      ++calls_[index];
-      if (!how) codes_[index] = how.error().code;
-      changed_.notify_all();
+    return [seen = seen_, index = static_cast<std::size_t>(number)](const result<void>& how) {
+      const std::lock_guard lock(seen->mutex);
+      ++seen->calls[index];
+      if (!how) seen->codes[index] = how.error().code;
+      seen->changed.notify_all();
     };
   }
 
   bool all_once(std::chrono::milliseconds limit = bound) {
-    const auto all = [this] {
-      return std::ranges::all_of(calls_, [](int calls) { return calls > 0; });
-    };
+    const auto& calls = seen_->calls;
+    const auto all = [&] { return std::ranges::all_of(calls, [](int each) { return each > 0; }); };
     if (stepped && limit > 0ms) step_until(all);
-    std::unique_lock lock(mutex_);
-    if (!stepped) changed_.wait_for(lock, limit, all);
-    return std::ranges::all_of(calls_, [](int calls) { return calls == 1; });
+    std::unique_lock lock(seen_->mutex);
+    if (!stepped) seen_->changed.wait_for(lock, limit, all);
+    return std::ranges::all_of(calls, [](int each) { return each == 1; });
   }
 
   std::size_t failed() {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(seen_->mutex);
     return static_cast<std::size_t>(
-        std::ranges::count_if(codes_, [](const auto& code) { return code.has_value(); }));
+        std::ranges::count_if(seen_->codes, [](const auto& code) { return code.has_value(); }));
   }
 
   /// Whether those that failed did so with this code.
   bool failed_only_with(errc code) {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::all_of(codes_, [&](const auto& c) { return !c || *c == code; });
+    const std::lock_guard lock(seen_->mutex);
+    return std::ranges::all_of(seen_->codes, [&](const auto& c) { return !c || *c == code; });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<int> calls_;
-  std::vector<std::optional<errc>> codes_;
+  struct record {
+    explicit record(std::size_t count) : calls(count), codes(count) {}
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<int> calls;
+    std::vector<std::optional<errc>> codes;
+  };
+  const std::shared_ptr<record> seen_;
 };
 
 /// A link and what it tells.
@@ -270,9 +275,10 @@ class node {
   }
 
   result<peer_id> try_connect(const std::string& address, std::chrono::milliseconds timeout = 5s) {
-    mailbox<result<peer_id>> answer;
-    wire->connect(address, timeout, [&](result<peer_id> peer) { answer.put(std::move(peer)); });
-    return answer.next();
+    const auto answer = std::make_shared<mailbox<result<peer_id>>>();
+    wire->connect(address, timeout,
+                  [answer](result<peer_id> peer) { answer->put(std::move(peer)); });
+    return answer->next();
   }
 
   /// What to do with frames, on the link's thread, before they can be awaited in `frames`.
@@ -283,15 +289,11 @@ class node {
 
   /// Sends and waits for the completion.
   result<void> send(peer_id peer, frame message) {
-    mailbox<result<void>> answer;
-    wire->send(peer, std::move(message), [&](result<void> how) { answer.put(std::move(how)); });
-    return answer.next();
+    const auto answer = std::make_shared<mailbox<result<void>>>();
+    wire->send(peer, std::move(message),
+               [answer](result<void> how) { answer->put(std::move(how)); });
+    return answer->next();
   }
-
-  mailbox<peer_id> ups;
-  mailbox<frame> frames;
-  mailbox<std::pair<peer_id, error>> downs;
-  std::unique_ptr<messages::link> wire;
 
  private:
   std::function<void(peer_id, const frame&)> current_reaction() {
@@ -301,6 +303,12 @@ class node {
 
   std::mutex mutex_;
   std::function<void(peer_id, const frame&)> reaction_;
+
+ public:
+  mailbox<peer_id> ups;
+  mailbox<frame> frames;
+  mailbox<std::pair<peer_id, error>> downs;
+  std::unique_ptr<messages::link> wire;  // last: its thread uses the rest
 };
 
 /// Two connected nodes.

@@ -6,8 +6,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
+#include <future>
 #include <string>
-#include <thread>
 
 #include "another_self.hpp"
 #include "lent.hpp"
@@ -263,7 +263,8 @@ TEST_CASE("both sides lend at once, and other threads let go", "[link]") {
   // Until a peer has opened this side's memory it gets copies: of all 200, if it is slow.
   begin_lending(nodes.client, nodes.to_server, nodes.server);
   begin_lending(nodes.server, nodes.to_client, nodes.client);
-  const auto talk = [](auto& here, peer_id to, bool& right) {
+  const auto talk = [](auto& here, peer_id to) {
+    bool right = true;
     for (std::int64_t i = 0; i < count; ++i)
       here.wire->send(to, lendable(*here.wire, i, 32 << 10), {});
     for (std::int64_t i = 0; i < count; ++i) {
@@ -271,14 +272,11 @@ TEST_CASE("both sides lend at once, and other threads let go", "[link]") {
       right = right && number_of(got) == i &&
               holds_floats(got.tensors.at(0), 32 << 10, static_cast<unsigned>(i));
     }
+    return right;
   };
-  bool there = true;
-  bool here = true;
-  std::thread other([&] { talk(nodes.server, nodes.to_client, there); });
-  talk(nodes.client, nodes.to_server, here);
-  other.join();
-  CHECK(there);
-  CHECK(here);
+  auto there = std::async(std::launch::async, [&] { return talk(nodes.server, nodes.to_client); });
+  CHECK(talk(nodes.client, nodes.to_server));
+  CHECK(there.get());
   for (const auto* wire : {nodes.client.wire.get(), nodes.server.wire.get()}) {
     CHECK(wire->stats().bytes_lent > 0);
     CHECK(wire->stats().replayed_frames == 0);

@@ -120,6 +120,7 @@ void edge_ports::begin_send(const member& way, const outgoing& what,
   const auto on_device = streams.sending();
   auto dense = streams.take_for_sends(what.tensor, what.made);
   if (!what.tensor.is_non_overlapping_and_dense()) dense = dense.contiguous();
+  if (dense.is_neg()) dense = dense.clone();  // its strides were announced
   std::vector<engine::collective_operation> group;
   group.push_back(
       {.what = engine::collective::send, .from = std::move(dense), .peer = receiving_rank});

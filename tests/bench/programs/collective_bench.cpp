@@ -452,13 +452,17 @@ void lead(const options& chosen, const std::string& link, int address_fd) {
   caf::anon_send_exit(own, caf::exit_reason::user_shutdown);
 }
 
-/// This process starts neither UCX nor CAF: their threads do not survive a fork.
+/// This process starts neither UCX nor CAF, and no arithmetic: their threads do not survive a fork.
 template <class Work>
 pid_t start(Work work) {
   const pid_t child = fork();
   if (child < 0) die("cannot fork");
   if (child > 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // As a stage's threads have it. Helpers of the arithmetic that prepares and checks would spin on,
+  // beside the sum. Before the fork it would start LibTorch's pool of threads, which the first
+  // thread to look replaces in the new process, while others find none.
+  at::set_num_threads(1);
   work();
   std::_Exit(0);
 }
@@ -490,9 +494,6 @@ int main(int argc, char** argv) {
   line.number("--rounds", chosen.rounds, "Sums; the first three are not counted", 6, 1'000);
   line.flag("--json", chosen.json, "One JSON object a line");
   if (const auto end = line.read(argc, argv)) return *end;
-  // As a stage's threads have it. Helpers of the arithmetic that prepares and checks would spin on,
-  // beside the sum.
-  at::set_num_threads(1);
   for (const auto& link : chosen.only)
     if (!bench_link(chosen, link)) return 1;
   return 0;

@@ -1,6 +1,7 @@
 // What every implementation of the collective port does, and how it fails.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -271,6 +272,8 @@ TEST_CASE("An operation that cannot be is refused with the reason, and the next 
           "all-reduce: its two tensors differ in dtype");
     CHECK(refused({collective::all_reduce, at::ones({6, 2}).select(1, 0), six}) ==
           "all-reduce: a tensor has gaps; make it contiguous first");
+    CHECK(refused({collective::all_reduce, at::_neg_view(six), at::ones({6})}) ==
+          "all-reduce: a tensor is a lazy negative; resolve it first");
     check_sums(*group, 2, numbers(2, 9, at::kFloat));
   });
 }

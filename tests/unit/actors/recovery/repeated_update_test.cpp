@@ -2,6 +2,7 @@
 
 #include "actors/recovery/repeated_update.hpp"
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/full.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -185,6 +186,7 @@ TEST_CASE("A digest tells values, names and places apart, and not the order of t
   const auto digest = actors::digest_of(one);
   CHECK(actors::digest_of({one[1], one[0]}) == digest);
   CHECK(actors::digest_of({one[0]}) + actors::digest_of({one[1]}) == digest);
+  CHECK(actors::digest_of({{"a", at::_neg_view(at::full({9}, -1.0))}, one[1]}) == digest);
 
   CHECK(actors::digest_of({{"a", one[1].tensor}, {"b", one[0].tensor}}) != digest);
   for (const std::int64_t at : {0, 4, 8}) {

@@ -1,5 +1,6 @@
 #include "actors/wire/lendable.hpp"
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -157,4 +158,13 @@ TEST_CASE("A tensor is sent from the device where it lies, or not at all") {
   CHECK(sent.bytes.device == messages::device_ref{});
   CHECK(from_wire(sent, lent::kept).device() == at::Device(at::kCPU));
   CHECK_THROWS_AS(to_wire(at::empty({2, 3}, at::kMeta)), std::invalid_argument);
+}
+
+TEST_CASE("A lazy negative is sent with its sign") {
+  const auto tensor = at::randn({30, 50});
+  for (const auto& each : {tensor, tensor.t(), tensor.narrow(1, 3, 20)}) {
+    const auto lazy = at::_neg_view(each);
+    REQUIRE(lazy.is_neg());
+    CHECK(at::equal(*travel(tests::only_reads{lazy}).tensor, each.neg()));
+  }
 }

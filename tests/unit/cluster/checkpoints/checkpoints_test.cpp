@@ -1,6 +1,7 @@
 // What a checkpoint's folder holds, how it is checked, and what is found in one that is not as it
 // was written.
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -22,6 +23,7 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/slices/summed_file.hpp"
 #include "engine/state/atomic_file.hpp"
@@ -370,6 +372,17 @@ TEST_CASE("files that are written side by side have the sums that each has alone
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::io_failed);
   CHECK_THAT(refused.error().text, ContainsSubstring("nowhere/state"));
+}
+
+TEST_CASE("a digest of weights is that of the values in the file, lazy negatives too") {
+  const auto digest_of = [](const at::Tensor& run) {
+    weights_digest digest;
+    digest.add("weight", 0, run);
+    return digest.value().item<std::int64_t>();
+  };
+  const auto weight = at::arange(5.0);
+  CHECK(digest_of(at::_neg_view(weight.neg())) == digest_of(weight));
+  CHECK(digest_of(at::_neg_view(weight)) != digest_of(weight));
 }
 
 TEST_CASE("old checkpoints are removed, and those of later steps are not counted") {

@@ -309,6 +309,17 @@ TEST_CASE_METHOD(watched_group, "a child is begun while its group's owner does s
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
+TEST_CASE_METHOD(watched_group, "a child that was begun and does not run yet is waited for") {
+  std::promise<void> go_on;
+  group.begin({"stage-0", {}, {}, "/nowhere/at/all"},
+              [&go_on](const result<void>&) { go_on.get_future().wait(); });
+  group.begin(shell("stage-1", "exit 3"), [](const result<void>&) {});
+  CHECK_FALSE(group.wait(0ms));
+  go_on.set_value();
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"exit stage-1 exited with code 3"});
+}
+
 TEST_CASE_METHOD(watched_group, "a child that is killed as soon as it was begun is killed") {
   for (int i = 0; i < 50; ++i) {
     group.begin(shell("stage-1", "exec sleep 1000"), [](const result<void>&) {});

@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
@@ -89,6 +90,23 @@ TEST_CASE("What lies otherwise than its sum, or is of another type, is added all
     auto sum = start.clone();
     add_in_place(sum, gradient);
     CHECK(same_numbers(sum, start.add(gradient).contiguous()));
+  }
+}
+
+TEST_CASE("A lazy negative is added with its sign, and added to") {
+  const at::NoGradGuard no_grad;
+  const auto start = at::randn({70, 33});
+  const auto gradient = at::randn({70, 33}).to(at::kBFloat16);
+  const auto expected = start.add(gradient);
+  const auto lazy_gradient = at::_neg_view(gradient.neg());
+  REQUIRE(lazy_gradient.is_neg());
+  for (const auto& each : {gradient, lazy_gradient}) {
+    auto sum = start.clone();
+    add_in_place(sum, each);
+    CHECK(same_numbers(sum, expected));
+    auto lazy_sum = at::_neg_view(start.neg());
+    add_in_place(lazy_sum, each);
+    CHECK(same_numbers(lazy_sum.resolve_neg(), expected));
   }
 }
 

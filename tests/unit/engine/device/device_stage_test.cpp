@@ -2,6 +2,7 @@
 // backward, and no wait for the device.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -323,6 +324,17 @@ TEST_CASE("What an update in one kernel is given lies as its parameters do") {
   CHECK(at::equal(fake::peek(given[1]), fake::peek(with_gaps)));
   CHECK(given[2].is_same(matrix));
   CHECK_FALSE(optimizers::takes_whole_updates(param));  // a device of tests is no NVIDIA GPU
+}
+
+TEST_CASE("A lazy negative has its sign in numbers, in gradients and in what a kernel is given") {
+  const auto lazy = at::_neg_view(at::full({2}, 8.0, at::kDouble));
+  CHECK(engine::numbers_on_host({lazy}) == std::vector<std::vector<double>>{{-8, -8}});
+  engine::step_gradients gradients{at::_neg_view(at::full({2}, 8.0))};
+  engine::divide_there(gradients, 4);
+  CHECK(at::equal(*gradients[0], at::full({2}, -2.0)));
+  const auto given = optimizers::all_laid_out_as({at::zeros({2}, at::kDouble)}, {lazy});
+  CHECK_FALSE(given[0].is_neg());
+  CHECK(at::equal(given[0], lazy));
 }
 
 TEST_CASE("Parameters that are not alike are updated apart, and new versions leave the old ones") {

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/equal.h>
@@ -157,4 +158,25 @@ TEST_CASE("A weight that needs no gradient leaves no task") {
   const auto found = torch::autograd::grad({output}, {given.input}, {at::randn(output.sizes())});
   CHECK(found[0].defined());
   CHECK(later.take().empty());
+}
+
+TEST_CASE("A lazy negative goes through a convolution with its sign") {
+  static_cast<void>(at::get_num_threads());
+  at::set_num_threads(GENERATE(1, 2));  // with one, the kernel of the house may be taken
+  const auto layout = GENERATE(at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast);
+  const auto lazily = [](const at::Tensor& of) { return at::_neg_view(of.detach().neg()); };
+  const convolution_tensors plain{at::randn({3, 64, 17, 17}).contiguous(layout).requires_grad_(),
+                                  at::randn({96, 64, 3, 3}).contiguous(layout).requires_grad_()};
+  const convolution_tensors lazy{lazily(plain.input).requires_grad_(), plain.weight};
+  REQUIRE(lazy.input.is_neg());
+  const auto expected = convolve(plain.input, plain.weight, {.padding = 1});
+  const auto seed = at::randn_like(expected);
+  const auto wanted = gradients(expected, plain, seed);
+  for (const auto& each : {plain, lazy}) {
+    const auto output = convolve(each.input, each.weight, {.padding = 1});
+    CHECK(at::allclose(output, expected, 1e-4, 1e-3));
+    const auto found = gradients(output, each, lazily(seed));
+    CHECK(at::allclose(found[0], wanted[0], 1e-4, 1e-3));
+    CHECK(at::allclose(found[1], wanted[1], 1e-4, 1e-2));
+  }
 }

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -297,6 +298,21 @@ TEST_CASE("What the kernels do not know takes PyTorch's operators, to the bit") 
   SECTION("one pixel an image") input = make({16, 8, 1, 1}, at::kFloat);
   SECTION("f64") input = precise(input);
   check_same(run(copy(input), after), run_plainly(copy(input), after));
+}
+
+TEST_CASE("A lazy negative goes through a batch norm with its sign") {
+  const auto after = any_tail();
+  const auto lazily = [](const at::Tensor& of) { return at::_neg_view(of.detach().neg()); };
+  const auto input = make({4, 8, 6, 6}, at::kFloat);
+  const auto expected = run(copy(input), after);
+  auto lazy = copy(input);
+  lazy.seed = lazily(input.seed);
+  REQUIRE(lazy.seed.is_neg());
+  check_same(run(copy(lazy), after), expected);
+  lazy.added = lazily(input.added).requires_grad_();
+  check_close(run(copy(lazy), after), expected, 1e-4);
+  lazy.input = lazily(input.input).requires_grad_();
+  check_close(run(copy(lazy), after), expected, 1e-4);
 }
 
 TEST_CASE("A repeated forward gives the same bits and counts nothing") {

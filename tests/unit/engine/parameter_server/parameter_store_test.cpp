@@ -1,5 +1,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -73,6 +74,16 @@ TEST_CASE("the mean adds up in order and divides, to the bit, whatever the type 
       for (int i = 1; i < count; ++i) sum.add_(tensors[static_cast<std::size_t>(i)].to(type));
       CHECK(at::equal(mean_of(tensors, static_cast<std::size_t>(count), type), sum / count));
     }
+}
+
+TEST_CASE("a lazy negative is sent and counted with its sign") {
+  const auto values = at::randn({7});
+  const auto lazy = at::_neg_view(values);
+  CHECK(at::equal(whole(0, lazy).values, values.neg()));
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const std::vector both{lazy.to(type), at::_neg_view(values.to(type))};
+    CHECK(at::equal(mean_of(both, 2, at::kFloat), values.neg().to(type).to(at::kFloat)));
+  }
 }
 
 TEST_CASE("an update is the optimizer's step with the mean, and skips what has no gradient") {

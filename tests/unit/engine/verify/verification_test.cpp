@@ -1,3 +1,4 @@
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -31,6 +32,11 @@ TEST_CASE("Steps of the same bits pass without a tolerance") {
   REQUIRE(lines.size() == 6);
   CHECK_THAT(lines.front(), ContainsSubstring("pass") && ContainsSubstring("gradient of a"));
   CHECK_THAT(lines.back(), ContainsSubstring("passed") && ContainsSubstring("every bit"));
+  auto lazily = step();
+  lazily.gradients[1].tensor = at::_neg_view(at::full({2}, -4.0));
+  CHECK(compare(lazily, step(), 0).passed());
+  lazily.gradients[1].tensor = at::_neg_view(at::full({2}, 4.0));
+  CHECK_FALSE(compare(lazily, step(), 0).passed());
 }
 
 TEST_CASE("A gradient that differs fails beyond the tolerance and says by how much") {
