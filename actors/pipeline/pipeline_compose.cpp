@@ -33,11 +33,12 @@ engine::plan_book::planner planner_of(engine::schedule_choice schedule,
 
 /// The stage of the layer that has a parameter of this name; nullopt: no layer has.
 std::optional<std::size_t> stage_of(const std::string& parameter, const engine::model& layers,
-                                    const std::vector<engine::layer_range>& ranges) {
-  for (std::size_t s = 0; s < ranges.size(); ++s)
-    for (auto i = ranges[s].first; i < ranges[s].last; ++i)
+                                    const std::vector<engine::layer_range>& ranges,
+                                    const engine::model_layout& layout) {
+  for (std::uint32_t slice = 0; slice < ranges.size(); ++slice)
+    for (auto i = ranges[slice].first; i < ranges[slice].last; ++i)
       for (const auto& each : layers.at(i)->parameters())
-        if (each.name == parameter) return s;
+        if (each.name == parameter) return layout.slice_at(slice).stage;
   return std::nullopt;
 }
 
@@ -72,11 +73,12 @@ result<void> check_options(std::size_t stages, const pipeline_options& options) 
 }  // namespace
 
 std::vector<stage_tie> ties_between(const engine::model& layers,
-                                    const std::vector<engine::layer_range>& ranges) {
+                                    const std::vector<engine::layer_range>& ranges,
+                                    const engine::model_layout& layout) {
   std::vector<stage_tie> between;
   for (const auto& tie : engine::ties(layers)) {
-    const auto one = stage_of(tie.one, layers, ranges);
-    const auto other = stage_of(tie.other, layers, ranges);
+    const auto one = stage_of(tie.one, layers, ranges, layout);
+    const auto other = stage_of(tie.other, layers, ranges, layout);
     if (one && other && *one != *other) between.push_back({*one, tie.one, *other, tie.other});
   }
   return between;

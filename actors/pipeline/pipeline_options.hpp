@@ -16,6 +16,10 @@
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
 
+namespace troupe::engine {
+struct model_layout;
+}  // namespace troupe::engine
+
 namespace troupe::actors {
 
 /// A tied weight: two stages each hold a copy of it, under their own parameter's name.
@@ -83,9 +87,10 @@ struct pipeline_options {
   std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
 
-/// The ties of a model between different stages, given the layers of each stage. Ties inside a
-/// stage are handled by the stage.
+/// The ties of a model between different stages, given the layers of each slice and where the
+/// slices lie. Ties inside a stage, also between its chunks, are handled by the stage.
 [[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
-                                                  const std::vector<engine::layer_range>& ranges);
+                                                  const std::vector<engine::layer_range>& ranges,
+                                                  const engine::model_layout& layout);
 
 }  // namespace troupe::actors

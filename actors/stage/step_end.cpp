@@ -153,6 +153,13 @@ void post_end(const stage_state& state, const step_key& key, std::function<void(
             std::move(task));
 }
 
+/// Both ends of each tie inside the stage, in one of its chunks or in two, get their sum.
+void sum_ties_inside(const module_list& modules,
+                     const std::vector<engine::named_tensor>& parameters,
+                     engine::step_gradients& gradients) {
+  for (const auto* const module : modules) engine::sum_ties(parameters, module->ties(), gradients);
+}
+
 void perform(stage_pointer self, const engine::sum_own& what) {
   auto& state = self->state;
   auto& step = state.steps.at(what.key);
@@ -160,13 +167,14 @@ void perform(stage_pointer self, const engine::sum_own& what) {
   if (const auto clean = check_contexts(state, what.key); !clean)
     return fail_all(self, clean.error());
   const bool shared = state.end.replicas.core.ranks() > 1;
-  post_sum(self, what.key, what.complete, [shared](const module_list& modules, const auto&) {
-    engine::step_gradients all;
-    for (auto* const module : modules)
-      std::ranges::move(shared ? module->take_sums() : module->take_gradients(),
-                        std::back_inserter(all));
-    return all;
-  });
+  post_sum(self, what.key, what.complete,
+           [shared](const module_list& modules, const auto& parameters) {
+             engine::step_gradients all;
+             for (auto* const module : modules)
+               std::ranges::move(module->take_sums(), std::back_inserter(all));
+             if (!shared) sum_ties_inside(modules, parameters, all);
+             return all;
+           });
 }
 
 void perform(stage_pointer self, const engine::sum_replicas& what) {
@@ -202,8 +210,7 @@ void perform(stage_pointer self, const engine::sum_with_ties& what) {
                const module_list& modules, const auto& parameters) mutable {
              for (std::size_t chunk = 0; chunk < statistics.size(); ++chunk)
                modules.at(chunk)->fold_statistics(key, statistics[chunk]);
-             for (auto* const module : modules)
-               if (shared) engine::sum_ties(parameters, module->ties(), own);
+             if (shared) sum_ties_inside(modules, parameters, own);
              auto sums = add_ties(shared ? own : std::move(own), others, parameters);
              for (const auto i : drops) sums[i].reset();
              return sums;

@@ -149,17 +149,13 @@ result<void> check_groups(const engine::model& layers, const optimizer_config& o
   return {};
 }
 
-/// Ties lie between stages of one slice only.
-result<void> check_ties(const prepared_run& run, const pipeline_config& config,
-                        const setting_places& places, const engine::schedule_registry& known) {
-  if (run.ties.empty() || slices_of(config, known) == config.stages) return {};
-  const auto& tie = run.ties.front();
-  return fail(errc::bad_config,
-              places.of("pipeline.schedule", "pipeline.chunks") + ": tied weights ('" +
-                  tie.parameter + "' and '" + tie.other_parameter +
-                  "') need a schedule of one chunk a stage" +
-                  (config.plan ? "" : ", which " + config.schedule + " is not") +
-                  ": take another one (--schedule 1f1b), or give each its own weight (--untied)");
+/// The ties between stages, once it is known where the model is cut.
+result<void> find_ties(prepared_run& run, const pipeline_config& config,
+                       const engine::schedule_registry& known) {
+  const auto layout = layout_of(config, known);
+  if (!layout) return tl::unexpected(layout.error());
+  run.ties = actors::ties_between(run.layers, run.ranges, *layout);
+  return {};
 }
 
 /// Whether the model has the layers and parameters that the config names.
@@ -181,9 +177,7 @@ result<void> cut_model(prepared_run& run, const registries& known, const trainer
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
   run.predicted = std::move(partition->predicted);
-  run.ties = actors::ties_between(run.layers, run.ranges);
-  if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
-    return fine;
+  if (auto found = find_ties(run, config.pipeline, known.schedules); !found) return found;
   return read_beginning(run, {config, run.model.options, run.of_data});
 }
 
@@ -285,9 +279,8 @@ result<prepared_run> prepare_without_data(const application& program,
   auto slices = named_slices(run.layers, config.pipeline, config.places, known);
   if (!slices) return tl::unexpected(slices.error());
   run.ranges = std::move(*slices);
-  if (!run.ranges.empty()) run.ties = actors::ties_between(run.layers, run.ranges);
-  if (auto fine = check_ties(run, config.pipeline, config.places, known.schedules); !fine)
-    return tl::unexpected(fine.error());
+  if (auto found = find_ties(run, config.pipeline, known.schedules); !found)
+    return tl::unexpected(found.error());
   if (config.checkpoint.resume.empty())
     if (auto begun = begin_anew(run, config.model, config.train); !begun)
       return tl::unexpected(begun.error());

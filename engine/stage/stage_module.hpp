@@ -136,11 +136,12 @@ class stage_module {
   bool work_ahead() { return options_.device.is_cpu() && weights_.work_ahead(); }
 
   /// The step's gradients in the order of `parameters()`, those of logical replicas summed in the
-  /// order of a tree, and ties inside the stage. Resets the sums.
+  /// order of a tree, and ties inside the module. Resets the sums.
   [[nodiscard]] step_gradients take_gradients();
-  /// The same without the ties, for replicas, which sum first: those that no `gradient_taker` has.
+  /// The same without the ties, which a stage sums over all of its modules, and after its replicas:
+  /// those that no `gradient_taker` has.
   [[nodiscard]] step_gradients take_sums();
-  /// Those inside the stage.
+  /// Those that its layers declare; the other end may be in another module.
   [[nodiscard]] const std::vector<weight_tie>& ties() const noexcept { return ties_; }
 
   /// What the step's micro-batches give to running statistics, where they are kept.

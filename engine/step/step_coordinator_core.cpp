@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/step/stage_name.hpp"
@@ -11,9 +12,12 @@
 namespace troupe::engine {
 namespace {
 
+std::uint64_t bits(double value) {
+  return std::bit_cast<std::uint64_t>(value);
+}
+
 /// The same to the bit, NaN too.
 bool same(const step_vote& one, const step_vote& other) {
-  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
   return one.not_finite == other.not_finite && one.of_loss == other.of_loss &&
          std::ranges::equal(one.squares, other.squares, {}, bits, bits);
 }
@@ -105,7 +109,7 @@ step_decision step_coordinator_core::decide(const ballot& of) {
 // Replicas that share a stage's parameters out tell the squares of their own, and 0 for the others.
 double step_coordinator_core::norm_of(const ballot& of) const {
   const auto stages = rules_.stages / std::max(1U, rules_.replicas);
-  double sum = 0;
+  std::vector<double> all;
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
     std::vector<double> squares;
     for (auto at = stage; at < rules_.stages; at += stages) {
@@ -113,9 +117,10 @@ double step_coordinator_core::norm_of(const ballot& of) const {
       squares.resize(std::max(squares.size(), told.size()));
       for (std::size_t i = 0; i < told.size(); ++i) squares[i] += told[i];
     }
-    for (const double each : squares) sum += each;
+    all.insert(all.end(), squares.begin(), squares.end());
   }
-  return std::sqrt(sum);
+  std::ranges::sort(all, {}, bits);  // their order as numbers, which are not negative
+  return std::sqrt(std::accumulate(all.begin(), all.end(), 0.0));
 }
 
 step_decision step_coordinator_core::overflowed(const ballot& of, const step_vote& nearest) {

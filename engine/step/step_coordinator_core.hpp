@@ -39,10 +39,10 @@ class step_coordinator_core {
   /// The decision once all stages have voted, for all of them; nothing before. A repeated vote
   /// changes nothing, and is answered again if its step is one of the last that were decided.
   ///
-  /// Squares are added up in the order of stages, and of a stage's chunks and parameters: the norm
-  /// has the same bits whatever came first and, with one chunk a stage, wherever the model is cut.
-  /// Where several stages found something that is not finite, the one nearest to the loss is named.
-  /// Steps are decided in their order, since each stage votes in that order.
+  /// Squares are added up from the smallest to the largest: the norm has the same bits whatever
+  /// came first, wherever the model is cut, and whatever the schedule. Where several stages found
+  /// something that is not finite, the one nearest to the loss is named. Steps are decided in their
+  /// order, since each stage votes in that order.
   ///
   /// Errors, which change nothing: bad_frame for a stage out of range, a vote that contradicts the
   /// stage's first one, or too many open steps; stale for a step before the stage's last vote.

@@ -158,7 +158,10 @@ void train(const wish& how, c10::Device on) {
   const std::string schedule = how.stages > 1 ? how.schedule : "1f1b";
   const auto count = what.layers.size();
   const auto cuts = cuts_of(how, count);
-  const auto ties = actors::ties_between(what.layers, engine::slices_between(cuts, count));
+  const auto slices = engine::slices_between(cuts, count);
+  const auto layout =
+      get(engine::layout_for({schedule}, static_cast<std::uint32_t>(slices.size())));
+  const auto ties = actors::ties_between(what.layers, slices, layout);
   const auto stages = get(actors::local_stages::spawn(
       system, std::move(what.layers), cuts,
       {.options = {.precision =

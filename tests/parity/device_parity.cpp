@@ -113,6 +113,16 @@ TEST_CASE("Stages on devices train tied weights with dropout, clipping and a los
                 .clip_norm = 0.1,
                 .loss_scale = 64},
                {one, two, mixed});
+  for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
+    check_parity({.build = decoder,
+                  .batches = sentences({8, 7}),
+                  .cuts = {2, 4, 5},
+                  .schedule = schedule,
+                  .optimizer = "adamw",
+                  .options = {},
+                  .clip_norm = 0.1,
+                  .loss_scale = 64},
+                 {one, two});
 }
 
 TEST_CASE("At the end of a step the host waits once a stage, when all before the update is given") {

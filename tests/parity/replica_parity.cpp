@@ -225,24 +225,22 @@ TEST_CASE("Under every schedule replicas train to the same bits with all that a 
     what.loss_scale = 64;
     return what;
   };
-  // With tied weights and dropout. A tie takes a schedule of one chunk a stage.
-  std::vector<way> whole, chunked;
+  // With tied weights and dropout, the two ends on different stages, and on one under zb-v.
+  std::vector<way> tied, images;
   for (const bool shares_state : {false, true}) {
     for (const char* const schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2"})
-      whole.push_back({.replicas = 2,
-                       .cuts = {2},
-                       .schedule = schedule,
-                       .recompute = {"h0", "h1.attention"},
-                       .shares_state = shares_state});
-    for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
-      chunked.push_back({.replicas = 2,
-                         .cuts = {3, 5, 7},
-                         .schedule = schedule,
-                         .recompute = {"layer1", "layer2"},
-                         .shares_state = shares_state});
+      tied.push_back({.cuts = {2}, .schedule = schedule, .shares_state = shares_state});
+    for (const char* const schedule : {"interleaved-1f1b", "zb-v"}) {
+      tied.push_back({.cuts = {2, 4, 5}, .schedule = schedule, .shares_state = shares_state});
+      images.push_back({.cuts = {3, 5, 7}, .schedule = schedule, .shares_state = shares_state});
+    }
   }
-  check_ways(with_all(four_replicas(decoder, tests::sentences({7, 12, 1, 9}))), whole);
-  check_ways(with_all(four_replicas(resnet, tests::images({7, 10}))), chunked);
+  for (auto& each : tied) each.recompute = {"h0", "h1.attention"};
+  for (auto& each : images) each.recompute = {"layer1", "layer2"};
+  for (auto* const ways : {&tied, &images})
+    for (auto& each : *ways) each.replicas = 2;
+  check_ways(with_all(four_replicas(decoder, tests::sentences({7, 12, 1, 9}))), tied);
+  check_ways(with_all(four_replicas(resnet, tests::images({7, 10}))), images);
 }
 
 TEST_CASE("An evaluation is shared out to replicas as a step is") {
@@ -270,12 +268,15 @@ TEST_CASE(
   at::set_num_threads(1);
   const auto batches = tests::sentences({8, 1, 7});  // the second replica has nothing in one
   const task alone{.build = decoder, .batches = batches, .logical = 2};
-  const task shared{.build = decoder, .batches = batches, .cuts = {2}, .replicas = 2};
+  task shared{.build = decoder, .batches = batches, .cuts = {2}, .replicas = 2};
   const auto in = std::make_shared<home>();
   company one(alone, {c10::Device(c10::kCPU)}, nullptr, in);
   auto pipeline = one.compose(alone);
   for (const auto& batch : batches) REQUIRE(pipeline.train(batch, alone.microbatches, alone.rate));
   const auto expected = pipeline.read_weights().value();
+  for (const std::size_t late : {2, 3}) check_same(expected, weights_after(shared, late));
+  shared.cuts = {2, 4, 5};
+  shared.schedule = "interleaved-1f1b";
   for (const std::size_t late : {2, 3}) check_same(expected, weights_after(shared, late));
 }
 
@@ -330,6 +331,7 @@ TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each
   check_all(four_replicas(decoder, tests::sentences({7, 12, 1})),
             {{.replicas = 2, .shares_state = true},
              {.replicas = 2, .cuts = {2}, .shares_state = true},
+             {.replicas = 2, .cuts = {3}, .schedule = "zb-v", .shares_state = true},
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe", .shares_state = true}});
 }
 

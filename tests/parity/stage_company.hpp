@@ -119,7 +119,7 @@ class company {
   result<actors::pipeline> try_compose(const task& what) {
     return actors::pipeline::compose(
         homes_.front()->system, stages_, what.schedule,
-        {.ties = actors::ties_between(what.build(), ranges_),
+        {.ties = actors::ties_between(what.build(), ranges_, layout_of(what)),
          .skip_bad_steps = what.skips_bad_steps,
          .loss_scale = what.loss_scale,
          .steps_before = what.steps_before,
@@ -143,6 +143,10 @@ class company {
   void kill(std::size_t stage) { caf::anon_send_exit(spawned_.at(stage), caf::exit_reason::kill); }
 
  private:
+  [[nodiscard]] engine::model_layout layout_of(const task& what) const {
+    return engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size())).value();
+  }
+
   void spawn(const task& what, const std::vector<c10::Device>& devices,
              const collectives& sums_by) {
     auto layers = what.build();
@@ -150,8 +154,7 @@ class company {
     ranges_ = engine::slices_between(what.cuts, layers.size());
     const auto again =
         engine::recomputed_layers(engine::layer_names(layers), what.recompute).value();
-    const auto layout =
-        engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size())).value();
+    const auto layout = layout_of(what);
     for (std::uint32_t stage = 0; stage < layout.stages; ++stage) {
       actors::stage_blueprint blueprint{
           .name = "stage-" + std::to_string(stages_.size()),

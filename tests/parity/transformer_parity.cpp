@@ -1,5 +1,5 @@
-// A decoder in stages, its embedding tied across the first and the last, against the same decoder
-// in one process: to the bit as the pipeline sums, and closely as one shared weight would.
+// A decoder in stages, its embedding tied across the model, against the same decoder in one
+// process: to the bit as the pipeline sums, and closely as one shared weight would.
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -26,6 +26,7 @@
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "tests/parity/one_piece.hpp"
+#include "tests/parity/small_models.hpp"
 #include "tests/refusal.hpp"
 
 namespace {
@@ -82,24 +83,34 @@ trained train_alone(const engine::batch& batch, bool tied, double dropout, engin
   return result;
 }
 
+/// How stages train it.
+struct in_stages {
+  std::vector<std::size_t> cuts = {};
+  engine::schedule_choice schedule = {};
+  std::vector<std::string> recompute = {};
+};
+
 trained train_in_stages(const engine::batch& batch, bool tied, double dropout,
-                        engine::precision type, const std::vector<std::size_t>& cuts,
-                        const std::vector<std::string>& recompute) {
+                        engine::precision type, const in_stages& how) {
   actors::system_config config;
   caf::actor_system system(config);
   auto layers = decoder(tied, dropout);
-  const auto ties = actors::ties_between(layers, engine::slices_between(cuts, layers.size()));
-  CHECK(ties.size() == (tied && !cuts.empty() ? 1 : 0));
+  const auto slices = engine::slices_between(how.cuts, layers.size());
+  const auto layout =
+      engine::layout_for(how.schedule, static_cast<std::uint32_t>(slices.size())).value();
+  const auto ties = actors::ties_between(layers, slices, layout);
+  const bool on_one_stage = layout.slice_at(layout.virtual_stages() - 1).stage == 0;
+  CHECK(ties.size() == (tied && !on_one_stage ? 1 : 0));
   actors::stage_blueprint like{.optimizer = "sgd"};
   like.options.precision = type;
   like.options.seed = seed;
   like.options.recompute =
-      engine::recomputed_layers(engine::layer_names(layers), recompute).value();
-  auto stages =
-      actors::local_stages::spawn(system, std::move(layers), cuts, like, optimizers::built_in())
-          .value();
+      engine::recomputed_layers(engine::layer_names(layers), how.recompute).value();
+  auto stages = actors::local_stages::spawn(system, std::move(layers), how.cuts, like,
+                                            optimizers::built_in(), how.schedule)
+                    .value();
   auto pipeline = actors::pipeline::compose(
-                      system, stages.handles(), "1f1b",
+                      system, stages.handles(), how.schedule,
                       actors::pipeline_options{.ties = ties, .loss_scale = loss_scale_of(type)})
                       .value();
   trained result;
@@ -110,6 +121,19 @@ trained train_in_stages(const engine::batch& batch, bool tied, double dropout,
   }
   result.weights = pipeline.read_weights().value();
   return result;
+}
+
+/// In stages to the bits of one process, and a tied weight stays one.
+void check_in_stages(const trained& alone, const engine::batch& batch, bool tied, double dropout,
+                     engine::precision type, const in_stages& how) {
+  INFO("tied " << tied << " dropout " << dropout << " slices " << how.cuts.size() + 1 << " "
+               << how.schedule.name << " recomputed " << how.recompute.size());
+  const auto piped = train_in_stages(batch, tied, dropout, type, how);
+  CHECK(piped.losses == alone.losses);
+  tests::check_same(alone.weights, piped.weights);
+  const bool same =
+      at::equal(tensor_of(piped.weights, "embed.tokens"), tensor_of(piped.weights, "head.weight"));
+  CHECK(same == tied);
 }
 
 }  // namespace
@@ -130,20 +154,32 @@ TEST_CASE("A decoder in stages trains to the bits of one process, tied or not, w
     partitions.push_back(partition{1, 6});
   }
   for (const auto& cuts : partitions)
-    for (const auto& recompute : {std::vector<std::string>{}, {"h0", "h1.attention"}}) {
-      INFO("tied " << tied << " dropout " << dropout << " stages " << cuts.size() + 1
-                   << " recomputed " << recompute.size());
-      const auto piped = train_in_stages(batch, tied, dropout, type, cuts, recompute);
-      CHECK(piped.losses == alone.losses);
-      REQUIRE(piped.weights.size() == alone.weights.size());
-      for (std::size_t i = 0; i < alone.weights.size(); ++i) {
-        INFO(alone.weights[i].name);
-        CHECK(at::equal(piped.weights[i].tensor, alone.weights[i].tensor));
-      }
-      const bool same = at::equal(tensor_of(piped.weights, "embed.tokens"),
-                                  tensor_of(piped.weights, "head.weight"));
-      CHECK(same == tied);
-    }
+    for (const auto& recompute : {std::vector<std::string>{}, {"h0", "h1.attention"}})
+      check_in_stages(alone, batch, tied, dropout, type, {.cuts = cuts, .recompute = recompute});
+}
+
+TEST_CASE("A tied decoder trains to the bits of one process under every schedule") {
+  at::set_num_threads(1);
+  const auto type = GENERATE(engine::precision::fp32, engine::precision::fp16);
+  const auto batch = make_batch();
+  const auto alone = train_alone(batch, true, 0.2, type);
+  const std::vector<std::size_t> two{3}, three{1, 4}, four{1, 3, 5}, six{1, 2, 3, 4, 5};
+  // The two ends lie on different stages, but under zb-v, and where there is only one.
+  std::vector<in_stages> ways{{three, {"gpipe"}},
+                              {three, {"1f1b"}},
+                              {three, {"zb-h1"}},
+                              {two, {"zb-h2"}},
+                              {two, {"interleaved-1f1b"}},
+                              {four, {"interleaved-1f1b"}},
+                              {six, {"interleaved-1f1b", 3}},
+                              {two, {"zb-v"}},
+                              {four, {"zb-v"}},
+                              {six, {"zb-v"}}};
+  for (auto& how : ways) {
+    check_in_stages(alone, batch, true, 0.2, type, how);
+    how.recompute = {"h0", "h1.attention"};
+    check_in_stages(alone, batch, true, 0.2, type, how);
+  }
 }
 
 TEST_CASE("The summed gradient of a tied weight is that of one shared weight") {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -172,13 +173,15 @@ class reference {
   }
 
   void update() {
-    double squares = 0;
+    numbers squares;
     for (auto& stage : sums_)
       for (auto& each : stage) {
         each = std::clamp(each / of_.accumulate, -of_.most, of_.most);
-        squares += each * each;
+        squares.push_back(each * each);
       }
-    const double norm = std::sqrt(squares), most = of_.rules.clip_norm;
+    std::ranges::sort(squares);
+    const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)),
+                 most = of_.rules.clip_norm;
     const double scale = most > 0 && norm > most ? most / norm : 1;
     for (std::uint32_t s = 0; s < of_.stages; ++s)
       for (std::size_t p = 0; p < of_.parameters; ++p) out_.weights[s][p] -= scale * sums_[s][p];

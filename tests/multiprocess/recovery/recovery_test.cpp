@@ -330,11 +330,20 @@ TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or 
             sequel::replayed);
 }
 
-TEST_CASE("Dropout and tied weights survive the loss of a stage", "[untimed]") {
-  check_run(TROUPE_TRANSFORMER,
-            {"--context", "64", "--batch-size", "16", "--steps", "12", "--stages", "2", "--dropout",
-             "0.2", "--width", "128", "--heads", "2", "--layers", "4", "--no-eval", "--save-state"},
-            {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}}, sequel::replayed);
+TEST_CASE("Dropout and tied weights survive the loss of a stage, whatever the schedule",
+          "[untimed]") {
+  const auto run = [](const std::string& schedule) {
+    return words{"--context",  "64",    "--batch-size", "16",  "--steps",   "12",
+                 "--stages",   "2",     "--dropout",    "0.2", "--width",   "128",
+                 "--heads",    "2",     "--layers",     "4",   "--no-eval", "--save-state",
+                 "--schedule", schedule};
+  };
+  const calm_run calm(TROUPE_TRANSFORMER, run("1f1b"));
+  for (const std::string schedule : {"1f1b", "interleaved-1f1b", "zb-v"}) {
+    INFO(schedule);
+    check_like(calm, TROUPE_TRANSFORMER, run(schedule),
+               {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}}, sequel::replayed);
+  }
 }
 
 TEST_CASE("Stages that are lost with all versions of them go back to where the run began") {

@@ -169,6 +169,33 @@ TEST_CASE("Replicas of tied weights with dropout, clipping and accumulation: the
               {"--replicas", "2", "--stages", "2", "--stages-in", "threads", "--credits", "1"}});
 }
 
+TEST_CASE("Tied weights train to the same bits where stages have several chunks", "[untimed]") {
+  const scratch_folder folder;
+  check_ways(
+      TROUPE_TRANSFORMER, sentences(folder),
+      {{"--stages", "2", "--schedule", "zb-v", "--recompute", "h0"},
+       {"--stages", "2", "--schedule", "interleaved-1f1b", "--chunks", "3"},
+       {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b", "--link", "tcp",
+        "--zero", "1"},
+       {"--replicas", "2", "--stages", "1", "--schedule", "zb-v", "--zero", "1"},
+       {"--replicas", "2", "--stages", "2", "--schedule", "zb-v", "--stages-in", "threads"}});
+}
+
+TEST_CASE("A checkpoint of tied weights is resumed under any other schedule", "[untimed]") {
+  const scratch_folder folder;
+  const auto run =
+      sentences(folder) + words{"--save-state", "--checkpoint-dir", folder / "checkpoints"};
+  const auto go = [&](const words& more) {
+    REQUIRE(tests::run_other(TROUPE_TRANSFORMER, run + more).code == 0);
+  };
+  go({"--stages", "2", "--schedule", "zb-v", "--checkpoint-every", "2", "--save",
+      folder / "straight"});
+  go({"--stages", "2", "--schedule", "interleaved-1f1b", "--resume", "2", "--save",
+      folder / "looped"});
+  go({"--stages", "1", "--resume", "2", "--save", folder / "alone"});
+  for (const std::string other : {"looped", "alone"}) check_saved(folder, "straight", other);
+}
+
 TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed]") {
   for (const words& way :
        {words{"--replicas", "2", "--stages", "2"}, words{"--replicas", "4", "--stages", "1"}}) {
