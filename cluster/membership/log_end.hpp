@@ -14,7 +14,7 @@
 #include "cluster/launch/last_word.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/node_launcher.hpp"
-#include "cluster/membership/understudies.hpp"
+#include "cluster/membership/understudies_core.hpp"
 #include "messages/base/error.hpp"
 #include "messages/base/exit_code.hpp"
 #include "messages/base/log.hpp"
@@ -41,8 +41,8 @@ inline error loss_of(const child_exit& how, const std::string& why) {
 /// Whether the run will say of this process why it has ended, after these losses: it is the first
 /// that is no understudy's.
 inline bool is_reason(const std::string& process, const std::vector<node_end>& before) {
-  return !understudies::is_one(process) && std::ranges::all_of(before, [](const auto& each) {
-    return understudies::is_one(each.node);
+  return !understudies_core::is_one(process) && std::ranges::all_of(before, [](const auto& each) {
+    return understudies_core::is_one(each.node);
   });
 }
 

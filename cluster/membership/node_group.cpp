@@ -130,7 +130,7 @@ result<void> node_group::admit(const actors::greeting& who) const {
     return who.name == each || who.name.starts_with(each + ".");
   };
   if (invited_ >= 0 && who.name == outliving) return {};  // a copy of this very process
-  if (!understudies::is_one(who.name) && std::ranges::none_of(first_names_, is_of))
+  if (!understudies_core::is_one(who.name) && std::ranges::none_of(first_names_, is_of))
     return fail(errc::bad_config, words_on_unknown_node(who.name, first_names_));
   const auto required = launcher_->required_build();
   if (required.empty() || who.build == required) return {};
@@ -238,11 +238,11 @@ result<void> node_group::give_up(const std::string& name, const std::optional<er
   return {};
 }
 
-/// In a place that was vacated.
-result<void> node_group::put_another(std::size_t place) {
+/// In a place that was vacated. `later`: the hosts of those that are filled after it.
+result<void> node_group::put_another(std::size_t place, const std::vector<std::string>& later) {
   const auto old = names_.at(place);
   const auto left = vacated_.at(old);
-  const auto understudy = understudies_.take(left.host);
+  const auto understudy = understudies_.take(left.host, later);
   const auto by =
       understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
   {
@@ -289,8 +289,11 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   // where one has not ended nothing has begun that would have to be undone.
   for (const auto place : places)
     if (auto left = vacate(place); !left) return left;
+  std::vector<std::string> later;
+  for (const auto place : places) later.push_back(vacated_.at(names_[place]).host);
   for (const auto place : places) {
-    if (auto put = put_another(place); !put) {
+    later.erase(later.begin());
+    if (auto put = put_another(place, later); !put) {
       static_cast<void>(lose_all(put.error()));
       return put;
     }
@@ -325,11 +328,7 @@ void node_group::on_node_down(const std::string& name, const error& why) {
     return log::warning(std::string(no_outliving) + ": " + why.text);
   }
   if (why.code == errc::cancelled) return;
-  if (understudies_.lost(name)) {
-    log::warning(name + " is lost, an understudy; " +
-                 (understudies_.goes_on() ? "another one is started" : "no other one is started"));
-    return launcher_->kill(name);
-  }
+  if (understudies_.lost(name)) return launcher_->kill(name);
   const std::scoped_lock lock(mutex_);
   lost_.emplace(name, why);
   changed_.notify_all();

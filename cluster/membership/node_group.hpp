@@ -139,7 +139,7 @@ class node_group {
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> vacate(std::size_t place);
   [[nodiscard]] result<void> give_up(const std::string& name, const std::optional<error>& how);
-  [[nodiscard]] result<void> put_another(std::size_t place);
+  [[nodiscard]] result<void> put_another(std::size_t place, const std::vector<std::string>& later);
   /// Why `name` was not started in a place that was left so.
   [[nodiscard]] tl::unexpected<error> not_started(const std::string& name, const vacated& left,
                                                   const error& why);

@@ -1,68 +1,49 @@
 #include "cluster/membership/understudies.hpp"
 
-#include <algorithm>
-#include <utility>
+#include "messages/base/log.hpp"
 
 namespace troupe::cluster {
-
-namespace {
-
-const std::string prefix = "understudy-";
-
-}  // namespace
-
-bool understudies::is_one(const std::string& name) {
-  return name.starts_with(prefix);
-}
 
 result<void> understudies::fill(const std::vector<std::string>& hosts,
                                 const std::string& trainer_address) {
   if (auto buried = bury(); !buried) return buried;
-  for (auto missing = most_ - std::min(most_, names().size()); missing > 0 && goes_on();
-       --missing) {
-    const auto& host = hosts[started_ % hosts.size()];
-    const auto name = prefix + std::to_string(++started_);
-    const auto begun = launcher_.start_on(host, name, trainer_address);
-    const std::scoped_lock lock(mutex_);
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    const auto next = core_.next_start(hosts);
+    if (!next) return {};
+    lock.unlock();
+    const auto begun = launcher_.start_on(next->host, next->name, trainer_address);
+    lock.lock();
     if (!begun) {
-      in_vain_ = most_in_vain;
+      core_.not_started(next->name);
       return begun;
     }
-    waiting_.push_back(name);
+    core_.started(next->name, launcher_.host_of(next->name));
   }
-  return {};
-}
-
-bool understudies::goes_on() const {
-  const std::scoped_lock lock(mutex_);
-  return in_vain_ < most_in_vain;
 }
 
 std::vector<std::string> understudies::names() const {
   const std::scoped_lock lock(mutex_);
-  return waiting_;
+  return core_.names();
 }
 
-std::optional<std::string> understudies::take(const std::string& host) {
+std::optional<std::string> understudies::take(const std::string& host,
+                                              const std::vector<std::string>& later) {
   for (const auto& each : launcher_.ends()) lost(each.node);
   const std::scoped_lock lock(mutex_);
-  if (waiting_.empty()) return std::nullopt;
-  auto chosen = std::ranges::find_if(
-      waiting_, [&](const auto& name) { return launcher_.host_of(name) == host; });
-  if (chosen == waiting_.end()) chosen = waiting_.begin();
-  auto name = std::move(*chosen);
-  waiting_.erase(chosen);
-  in_vain_ = 0;
-  return name;
+  return core_.take(host, later);
 }
 
 bool understudies::lost(const std::string& name) {
-  const std::scoped_lock lock(mutex_);
-  if (std::erase(waiting_, name) == 0) return once_lost_.contains(name);
-  lost_.push_back(name);
-  once_lost_.insert(name);
-  ++in_vain_;
-  return true;
+  using loss = understudies_core::loss;
+  std::unique_lock lock(mutex_);
+  const auto what = core_.lost(name);
+  const bool goes_on = core_.goes_on();
+  lock.unlock();
+  if (what == loss::fresh)
+    log::warning(name + " is lost, an understudy; " +
+                 (goes_on ? "another one is started" : "no other one is started"));
+  return what != loss::of_another;
 }
 
 result<void> understudies::bury() {
@@ -70,7 +51,7 @@ result<void> understudies::bury() {
   for (const auto& each : launcher_.ends()) {
     lost(each.node);
     const std::scoped_lock lock(mutex_);
-    if (std::erase(lost_, each.node) > 0) dead.push_back(each.node);
+    if (core_.ended(each.node)) dead.push_back(each.node);
   }
   for (const auto& name : dead)
     if (auto ended = launcher_.give_up(name); !ended) return ended;

@@ -64,6 +64,8 @@ CORES = {
     "cluster/membership/suspicions_core.hpp": (
         ("unit_hosts", ("A node that only another*", "Of two nodes that have lost*",
                         "What a node says that is itself*", "A suspicion stays when*")),),
+    "cluster/membership/understudies_core.hpp": (("unit_hosts", ("*understud*",)),
+                                                 ("sim_replay", ("*understud*",))),
     "cluster/training/restarts/restarts_core.hpp": (
         ("unit_checkpoint_keeper", ("a trainer that dies or fails*", "what would end in the same*",
                                     "a later trainer that is refused*",

@@ -46,6 +46,7 @@ replay_company::replay_company(replay_options options, std::uint64_t seed, left_
       told_until_(stages_, 0),
       keeper_starts_(stages_, 1),
       hosts_(stages_, "0"),
+      understudies_(options_.understudies),
       coordinator_({.stages = stages_,
                     .skip = true,
                     .clip_norm = 500,
@@ -108,6 +109,7 @@ void replay_company::fault(const std::string& what) {
 }
 
 std::string replay_company::run() {
+  fill_understudies(false);
   begin_run();
   while (!agenda_.empty() && fault_.empty() && fell_back_.empty() && !has_given_up_) {
     go_on();
@@ -128,6 +130,8 @@ void replay_company::befall() {
   now(options_.host_losses, [this](std::uint32_t host) { lose_host(host); });
   now(options_.doubts, [this](std::uint32_t place) { fence(holder(place)); });
   now(options_.cuts, [this](const replay_options::cut& what) { cut(what); });
+  now(options_.understudy_losses, [this](std::uint32_t which) { lose_understudy(which, false); });
+  now(options_.understudy_doubts, [this](std::uint32_t which) { lose_understudy(which, true); });
   const bool is_time = options_.trainer_loss && *options_.trainer_loss <= events_;
   if (is_time && (!options_.amid_write || left_.disk.is_amid_write())) lose_trainer();
 }
@@ -389,6 +393,7 @@ void replay_company::tell(std::uint64_t number) {
       for (auto& each : of) each.forget_before(*first);
   }
   if (options_.restarts) send_note(number);
+  fill_understudies(true);
   complete_if_whole(attempt_);
 }
 

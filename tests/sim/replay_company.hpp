@@ -35,6 +35,7 @@
 #include "engine/step/stage_core.hpp"
 #include "engine/step/step_coordinator_core.hpp"
 #include "engine/step/step_end_core.hpp"
+#include "tests/sim/network/simulated_understudies.hpp"
 #include "tests/sim/restarts/left_run.hpp"
 #include "tests/sim/versions/number_version.hpp"
 
@@ -100,6 +101,10 @@ struct replay_options {
   std::optional<std::uint64_t> trainer_loss = {};
   std::uint64_t outlived_events = 0;
   bool amid_write = false;  ///< It is lost then as soon as a file is being written.
+  /// So many processes wait to take the places of lost ones. Of runs that return.
+  std::size_t understudies = 0;
+  /// After so many events: which of those that wait ends, or is taken for lost and lives.
+  std::map<std::uint64_t, std::uint32_t> understudy_losses = {}, understudy_doubts = {};
 };
 
 /// A number that all of these determine, each in its place.
@@ -138,6 +143,8 @@ class replay_company {
     std::uint64_t fenced = 0;                    ///< Processes that were taken for lost and lived.
     std::uint64_t computed = 0, other_bits = 0;  ///< Versions, by keepers; and with other bits.
     std::uint64_t refused = 0;                   ///< Pieces of processes that were replaced.
+    /// Understudies that were given places; and that had ended before, which nobody knew.
+    std::uint64_t understudies = 0, asked_in_vain = 0;
   };
   [[nodiscard]] const return_counts& returns() const noexcept { return counts_; }
   /// Whether the run has ended because it was lost too often in vain.
@@ -276,6 +283,7 @@ class replay_company {
   std::uint32_t below(std::uint32_t bound);
   void after(std::uint64_t delay, std::function<void()> what);
   std::uint64_t a_delay() { return below(options_.jitter); }
+  std::uint64_t life_in_doubt();
   void fault(const std::string& what);
   void go_on();
   void befall();
@@ -368,6 +376,12 @@ class replay_company {
   void missed(const process_id& node);
   void noticed(std::uint32_t place);
   void open_keeper(std::uint32_t place);
+  void open_keepers(const std::vector<std::size_t>& places);
+  void fill_understudies(bool may_be_refused);
+  void check_understudies();
+  void lose_understudy(std::uint32_t which, bool lives);
+  void end_understudy(const std::string& name);
+  void miss_understudy(const std::string& name);
   void begin_return();
   void perform(const cluster::return_core::effect& what);
   void drop_all();
@@ -504,6 +518,7 @@ class replay_company {
   std::set<std::pair<process_id, process_id>> doubted_;  // stages' keepers: they compute other bits
   std::vector<std::string> hosts_;                       // by stage
   std::set<std::string> hosts_left_;
+  simulated_understudies understudies_;
   std::vector<cluster::other_keepers> beside_;  // by stage: who keeps it beside its own process
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;

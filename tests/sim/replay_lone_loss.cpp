@@ -50,16 +50,19 @@ void replay_company::list_lost() {
 }
 
 void replay_company::put_in_place(const steps_of_versions& listed) {
-  const bool is_any_gone = std::ranges::any_of(not_replayed_, [this](std::uint32_t place) {
-    return dead_.contains(place) && !known_dead_.contains(place);
-  });
-  if (is_any_gone) return;
+  const auto is_any_gone = [this] {
+    return std::ranges::any_of(not_replayed_, [this](std::uint32_t place) {
+      return dead_.contains(place) && !known_dead_.contains(place);
+    });
+  };
+  if (is_any_gone()) return;
   for (const auto place : not_replayed_) {
     departed_voters_.replaced(now_of(place));
     coordinator_.vote_again({place});
     ++starts_[place];
-    if (known_dead_.contains(place)) open_keeper(place);
   }
+  open_keepers({known_dead_.begin(), known_dead_.end()});
+  if (is_any_gone()) return;  // an understudy that had ended
   if (options_.data_at && holder(*options_.data_at) != feeder_nodes_.back()) feeds_anew_ = true;
   if (feeds_anew_) open_feeders();
   const auto version = version_of_lost(listed);

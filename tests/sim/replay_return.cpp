@@ -38,6 +38,7 @@ void replay_company::lose_host(std::uint32_t host) {
   ++counts_.hosts;
   for (std::uint32_t place = 0; place < stages_; ++place)
     if (hosts_[place] == std::to_string(host)) lose_any(place);
+  for (const auto& name : understudies_.waiting(std::to_string(host))) end_understudy(name);
 }
 
 /// For the host that has the fewest.
@@ -110,12 +111,10 @@ void replay_company::perform(const return_core::effect& what) {
     });
   } else if (const auto* const lost = std::get_if<return_core::replace_lost>(&what)) {
     later([this, places = lost->places] {
-      for (const auto place : places) {
-        ++starts_[place];
-        open_keeper(static_cast<std::uint32_t>(place));
-      }
-      if (!dead_.empty()) fault("a lost stage has no other process");
-      perform(return_.replaced());
+      if (places.size() != dead_.size()) fault("a lost stage has no other process");
+      for (const auto place : places) ++starts_[place];
+      open_keepers(places);
+      if (!is_any_unnoticed()) perform(return_.replaced());
     });
   } else if (std::holds_alternative<return_core::list_checkpoints>(what)) {
     perform(return_.own_checkpoints(own_checkpoints()));
@@ -129,8 +128,9 @@ void replay_company::perform(const return_core::effect& what) {
     has_given_up_ = std::get<return_core::end_run>(what).why == return_core::reason::in_vain;
     if (!has_given_up_) fault("the run ends that could go on");
     // A host is lost twice at most: its first process may be replaced before all are missed.
-    const auto most = options_.losses.size() + 2 * options_.host_losses.size() +
-                      options_.doubts.size() + options_.cuts.size();
+    const auto most = options_.losses.size() + options_.doubts.size() + options_.cuts.size() +
+                      (2 + options_.understudies) * options_.host_losses.size() +
+                      options_.understudy_losses.size();
     if (most <= return_core::most_in_vain) fault("the run gives up too early");
   }
 }

@@ -28,6 +28,10 @@ std::uint32_t between_heartbeats() {
 
 }  // namespace
 
+std::uint64_t replay_company::life_in_doubt() {
+  return below(1U << below(most_doublings));
+}
+
 replay_company::process_id replay_company::node_of(const process_id& actor) const {
   if (nodes_.empty()) return actor;
   if (actor.stage == stages_) return feeder_nodes_.at(actor.start);
@@ -176,7 +180,7 @@ void replay_company::fence(const process_id& who) {
     ++counts_.fenced;
     fenced_[who] = now_of(who.stage);
     dead_.insert(who.stage);
-    after(below(1U << below(most_doublings)), [this, who] { end_fenced(who); });
+    after(life_in_doubt(), [this, who] { end_fenced(who); });
   }
   missed(who);
 }

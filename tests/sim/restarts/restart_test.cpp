@@ -29,6 +29,7 @@ struct restart_tally {
   std::uint64_t stages = 0, trainers = 0, outliving = 0, powers = 0;  // lost
   std::uint64_t torn = 0;  // files of checkpoints that were being written
   std::uint64_t replays = 0, returns_to_disk = 0;
+  std::uint64_t understudies = 0, asked_in_vain = 0;  // see return_counts
   tests::restart_counts counts = {};
 
   void add(const replay_options& life, const replay_company& of) {
@@ -36,6 +37,8 @@ struct restart_tally {
     stages += life.losses.size();
     replays += of.replays();
     returns_to_disk += of.returns().checkpoints;
+    understudies += of.returns().understudies;
+    asked_in_vain += of.returns().asked_in_vain;
     if (of.is_trainer_lost()) ++trainers;
   }
 };
@@ -49,6 +52,7 @@ replay_options with_restarts(std::mt19937_64& random) {
   options.outlives = random() % 2 == 0;
   options.in_pieces = random() % 2 == 0;
   options.computes_versions = !options.shares_state && random() % 2 == 0;
+  options.understudies = random() % 3;
   return options;
 }
 
@@ -59,6 +63,7 @@ void lose_stages_of_life(replay_options& life, std::uint64_t events, std::mt1993
   const auto event = random() % events + 1;
   const auto place = some_place(life, random);
   life.losses[event] = place;
+  if (life.understudies > 0) lose_understudy(life, event, random);
   if (kind > 1) life.losses[event + random() % 30 + 1] = (place + 1) % places_of(life);
 }
 
@@ -147,6 +152,8 @@ TEST_CASE("a run that loses trainers and stages and unsynced writes ends with it
   CHECK(of.powers > 0);
   CHECK(of.torn > 0);
   CHECK(of.replays > 0);
+  CHECK(of.understudies > 0);
+  CHECK(of.asked_in_vain > 0);
   CHECK(of.returns_to_disk > 0);
   CHECK(of.counts.from_versions > 0);
   CHECK(of.counts.from_disk > 0);

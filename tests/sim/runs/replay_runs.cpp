@@ -24,6 +24,11 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
     losses += " the way from " + std::to_string(cut.from) + " to " + std::to_string(cut.to) +
               (cut.both_ways ? " and back" : "") + " for " + std::to_string(cut.lasts) +
               " ms after event " + std::to_string(event);
+  if (options.understudies > 0) losses += "; understudies " + std::to_string(options.understudies);
+  for (const auto& [event, which] : options.understudy_losses)
+    losses += ", of which one is lost after event " + std::to_string(event);
+  for (const auto& [event, which] : options.understudy_doubts)
+    losses += ", of which one, which lives, is taken for lost after event " + std::to_string(event);
   if (options.data_at) losses += "; the data are read by stage " + std::to_string(*options.data_at);
   for (const auto host : options.hosts) losses += "; a stage on host " + std::to_string(host);
   if (options.in_pieces) losses += "; versions come in pieces";
@@ -157,6 +162,12 @@ std::uint32_t some_place(const replay_options& options, std::mt19937_64& random)
   return static_cast<std::uint32_t>(random() % places_of(options));
 }
 
+void lose_understudy(replay_options& options, std::uint64_t event, std::mt19937_64& random) {
+  auto& how = random() % 4 == 0 ? options.understudy_doubts : options.understudy_losses;
+  const auto from = event > 10 ? event - 10 : 1;
+  how[from + random() % 40] = static_cast<std::uint32_t>(random());
+}
+
 std::uint32_t some_host(const replay_options& options, std::mt19937_64& random) {
   return options.hosts[random() % options.hosts.size()];
 }
@@ -166,6 +177,8 @@ calm_end calm_end_of(replay_options options, std::uint64_t seed, tally& of) {
   options.host_losses.clear();
   options.doubts.clear();
   options.cuts.clear();
+  options.understudy_losses.clear();
+  options.understudy_doubts.clear();
   replay_company calm(options, seed);
   if (auto fault = calm.run(); !fault.empty()) return {"without a loss: " + fault, {}};
   of.simulated += calm.simulated();

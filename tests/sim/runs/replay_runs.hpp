@@ -38,6 +38,9 @@ std::uint32_t some_host(const replay_options& options, std::mt19937_64& random);
 /// Of all replicas' stages.
 std::uint32_t places_of(const replay_options& options);
 std::uint32_t some_place(const replay_options& options, std::mt19937_64& random);
+/// An understudy that waits is lost, or is taken for lost and lives, before or while it is given
+/// the place of a process that is lost after that event.
+void lose_understudy(replay_options& options, std::uint64_t event, std::mt19937_64& random);
 
 /// What has happened in runs.
 struct tally {
@@ -58,6 +61,8 @@ struct tally {
     back.computed += more.computed;
     back.other_bits += more.other_bits;
     back.refused += more.refused;
+    back.understudies += more.understudies;
+    back.asked_in_vain += more.asked_in_vain;
   }
 };
 

@@ -4,8 +4,6 @@
 #include "actors/arrivals/cheap_actors.hpp"
 
 #include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
 #include <caf/all.hpp>
@@ -26,6 +24,7 @@
 #include "actors/system.hpp"
 #include "messages/link/link_options.hpp"
 #include "tests/unit/actors/arrivals/wait_until_idle.hpp"
+#include "tests/unit/heard_stderr.hpp"
 
 namespace {
 
@@ -56,43 +55,6 @@ class notebook {
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
-};
-
-/// Keeps what this process writes to stderr during its lifetime from everybody else.
-class heard_stderr {
- public:
-  heard_stderr() : own_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
-    REQUIRE(own_ >= 0);
-    REQUIRE(::dup2(file_, STDERR_FILENO) == STDERR_FILENO);
-  }
-  heard_stderr(const heard_stderr&) = delete;
-  heard_stderr& operator=(const heard_stderr&) = delete;
-  ~heard_stderr() {
-    ::dup2(own_, STDERR_FILENO);
-    ::close(own_);
-    ::close(file_);
-  }
-
-  [[nodiscard]] std::string text() const {
-    std::string all(1 << 16, '\0');
-    const auto bytes = ::pread(file_, all.data(), all.size(), 0);
-    all.resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
-    return all;
-  }
-
-  /// Waits until this text has been written; false if it was not in time.
-  [[nodiscard]] bool says(const std::string& what) const {
-    const auto until = std::chrono::steady_clock::now() + longest_wait;
-    while (text().find(what) == std::string::npos) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
- private:
-  int own_;
-  int file_;
 };
 
 struct shm_node {
@@ -252,7 +214,7 @@ TEST_CASE("A cheap actor gets what one sender says in its order, and one message
 }
 
 TEST_CASE("An actor that is declared cheap and is not goes to the scheduler at the third time") {
-  const heard_stderr heard;
+  const tests::heard_stderr heard;
   two_nodes both;
   const auto slow = both.spawn(laggard);
   declare(slow);
@@ -269,7 +231,7 @@ TEST_CASE("An actor that is declared cheap and is not goes to the scheduler at t
 }
 
 TEST_CASE("A node names the actor that holds its link's thread while it does") {
-  const heard_stderr heard;
+  const tests::heard_stderr heard;
   std::promise<void> leave;
   two_nodes both;
   const auto holder =

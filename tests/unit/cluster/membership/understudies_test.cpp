@@ -1,10 +1,13 @@
 #include "cluster/membership/understudies.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tests/unit/heard_stderr.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -17,6 +20,7 @@ struct noted_launcher final : node_launcher {
   std::vector<node_end> ended;
   std::vector<std::string> given_up;
   std::optional<error> refuses;
+  std::string lost_host = "none";  ///< Instead of which nodes are started on `beta`.
 
   actors::link_factory trainer_link() override { return {}; }
   result<void> start(const std::string& name, const std::string& trainer) override {
@@ -25,7 +29,7 @@ struct noted_launcher final : node_launcher {
   result<void> start_on(const std::string& host, const std::string& name,
                         const std::string&) override {
     if (refuses) return tl::unexpected(*refuses);
-    hosts[name] = host;
+    hosts[name] = host == lost_host ? "beta" : host;
     return {};
   }
   result<void> give_up(const std::string& name) override {
@@ -40,11 +44,133 @@ struct noted_launcher final : node_launcher {
 };
 
 using names = std::vector<std::string>;
+using known_as = understudies_core::loss;
 const names alpha_and_beta{"alpha", "beta"};
+
+/// As many as are wanted, each started where it was to be.
+understudies_core filled(std::size_t most, const names& hosts) {
+  understudies_core core(most);
+  while (const auto next = core.next_start(hosts)) core.started(next->name, next->host);
+  return core;
+}
 
 }  // namespace
 
-TEST_CASE("as many understudies wait as are wanted, on each host in turn") {
+// What is decided.
+
+TEST_CASE("as many understudies are started as are wanted, on each host in turn") {
+  understudies_core core(3);
+  for (const std::string host : {"alpha", "beta", "alpha"}) {
+    const auto next = core.next_start(alpha_and_beta);
+    REQUIRE(next);
+    CHECK(next->host == host);
+  }
+  CHECK_FALSE(core.next_start(alpha_and_beta));
+  CHECK(core.names() == names{"understudy-1", "understudy-2", "understudy-3"});
+}
+
+TEST_CASE("an understudy is known by its name in any run") {
+  CHECK(understudies_core::is_one("understudy-7"));
+  CHECK_FALSE(understudies_core::is_one("stage-7"));
+}
+
+TEST_CASE("an understudy takes a place on its host where there is one, else on another") {
+  auto core = filled(2, alpha_and_beta);
+  CHECK(core.take("beta", {}) == "understudy-2");
+  CHECK(core.take("beta", {}) == "understudy-1");
+  CHECK(core.take("beta", {}) == std::nullopt);
+  CHECK(core.next_start(alpha_and_beta)->name == "understudy-3");
+}
+
+TEST_CASE("an understudy that was started on another host takes a place there") {
+  understudies_core core(2);
+  for (const std::string host : {"gamma", "beta"})
+    core.started(core.next_start(alpha_and_beta)->name, host);
+  core.started("understudy-9", "gamma");  // lost meanwhile
+  CHECK(core.take("delta", {"beta", "gamma"}) == std::nullopt);
+  CHECK(core.take("beta", {}) == "understudy-2");
+  CHECK(core.take("gamma", {}) == "understudy-1");
+}
+
+TEST_CASE("an understudy is left to a place on its host that is lost together with another place") {
+  auto one = filled(1, {"beta"});
+  CHECK(one.take("alpha", {"beta"}) == std::nullopt);
+  CHECK(one.take("beta", {}) == "understudy-1");
+
+  auto two = filled(2, {"beta"});
+  CHECK(two.take("alpha", {"beta"}) == "understudy-2");
+  CHECK(two.take("beta", {}) == "understudy-1");
+
+  auto for_another = filled(1, {"beta"});
+  CHECK(for_another.take("alpha", {"alpha", "gamma"}) == "understudy-1");
+}
+
+TEST_CASE("of more lost places than understudies the first have them, and no understudy is idle") {
+  auto core = filled(2, {""});
+  CHECK(core.take("", {"", ""}) == "understudy-1");
+  CHECK(core.take("", {""}) == "understudy-2");
+  CHECK(core.take("", {}) == std::nullopt);
+}
+
+TEST_CASE("an understudy that is lost takes no place, and its end is dealt with once") {
+  auto core = filled(2, {""});
+  CHECK(core.lost("stage-1") == known_as::of_another);
+  CHECK(core.lost("understudy-1") == known_as::fresh);
+  CHECK(core.lost("understudy-1") == known_as::known);
+  CHECK(core.take("", {}) == "understudy-2");
+  CHECK(core.lost("understudy-2") == known_as::of_another);  // of the place
+  CHECK_FALSE(core.ended("understudy-2"));
+  CHECK(core.ended("understudy-1"));
+  CHECK_FALSE(core.ended("understudy-1"));
+  CHECK(core.lost("understudy-1") == known_as::known);
+}
+
+TEST_CASE("an understudy that is lost before its start was told is lost") {
+  understudies_core core(1);
+  const auto next = core.next_start({""});
+  REQUIRE(next);
+  CHECK(core.lost(next->name) == known_as::fresh);
+  core.started(next->name, "");
+  CHECK(core.names().empty());
+  CHECK(core.next_start({""})->name == "understudy-2");
+}
+
+TEST_CASE("no understudies are started without end where so many in a row are lost in vain") {
+  auto core = filled(1, {""});
+  for (std::size_t i = 1; i < understudies_core::most_in_vain; ++i) {
+    CHECK(core.lost("understudy-" + std::to_string(i)) == known_as::fresh);
+    CHECK(core.goes_on());
+    REQUIRE(core.next_start({""}));
+  }
+  CHECK(core.lost("understudy-3") == known_as::fresh);
+  CHECK_FALSE(core.goes_on());
+  CHECK_FALSE(core.next_start({""}));
+}
+
+TEST_CASE("no other understudy is started where one cannot be, until another one has a place") {
+  understudies_core core(2);
+  core.started(core.next_start({""})->name, "");
+  core.not_started(core.next_start({""})->name);
+  CHECK(core.names() == names{"understudy-1"});
+  CHECK_FALSE(core.next_start({""}));
+  CHECK(core.take("", {}) == "understudy-1");
+  CHECK(core.next_start({""})->name == "understudy-3");
+}
+
+TEST_CASE("only losses of understudies in a row are in vain") {
+  auto core = filled(2, {""});
+  for (int i = 0; i < 10; ++i) {
+    CHECK(core.lost(core.names().front()) == known_as::fresh);
+    CHECK(core.take("", {}));
+    CHECK(core.goes_on());
+    while (core.next_start({""})) {
+    }
+  }
+}
+
+// What is done.
+
+TEST_CASE("understudies that are missing are started, and no others") {
   noted_launcher launcher;
   understudies those(launcher, 3);
   REQUIRE(those.fill(alpha_and_beta, "here"));
@@ -56,15 +182,13 @@ TEST_CASE("as many understudies wait as are wanted, on each host in turn") {
   CHECK(launcher.hosts.size() == 3);
 }
 
-TEST_CASE("an understudy is taken on the same host where there is one, else on another") {
+TEST_CASE("an understudy is taken where it was really started") {
   noted_launcher launcher;
+  launcher.lost_host = "alpha";
   understudies those(launcher, 2);
   REQUIRE(those.fill(alpha_and_beta, "here"));
-  CHECK(those.take("beta") == "understudy-2");
-  CHECK(those.take("beta") == "understudy-1");
-  CHECK(those.take("beta") == std::nullopt);
-  REQUIRE(those.fill(alpha_and_beta, "here"));
-  CHECK(those.names() == names{"understudy-3", "understudy-4"});
+  CHECK(those.take("alpha", {"beta", "beta"}) == std::nullopt);
+  CHECK(those.take("beta", {"beta"}) == "understudy-1");
 }
 
 TEST_CASE("an understudy that has ended, or is lost, is not taken, and another is started") {
@@ -75,7 +199,7 @@ TEST_CASE("an understudy that has ended, or is lost, is not taken, and another i
   launcher.ended.push_back({"stage-1", {errc::peer_lost, "it was killed"}});
   CHECK(those.lost("understudy-2"));
   CHECK_FALSE(those.lost("stage-1"));
-  CHECK(those.take("") == "understudy-3");
+  CHECK(those.take("", {}) == "understudy-3");
   CHECK_FALSE(those.lost("understudy-3"));
   CHECK(those.lost("understudy-1"));  // its loss is told after its end was seen
   REQUIRE(those.fill({""}, "here"));
@@ -100,34 +224,29 @@ TEST_CASE("an understudy that is lost is given up once it has ended, and not wai
   CHECK(those.names() == names{"understudy-2"});
 }
 
-TEST_CASE("no understudies are started without end where none lives, or none can be started") {
+TEST_CASE("no other understudy is started where the launcher refuses one") {
   noted_launcher launcher;
   understudies those(launcher, 1);
-  SECTION("none lives") {
-    for (std::size_t i = 1; i <= understudies::most_in_vain; ++i) {
-      CHECK(those.goes_on());
-      REQUIRE(those.fill({""}, "here"));
-      CHECK(those.lost("understudy-" + std::to_string(i)));
-    }
-  }
-  SECTION("none can be started") {
-    launcher.refuses = error{errc::io_failed, "no processes"};
-    CHECK(those.fill({""}, "here").error().text == "no processes");
-  }
-  CHECK_FALSE(those.goes_on());
-  const auto before = launcher.hosts.size();
+  launcher.refuses = error{errc::io_failed, "no processes"};
+  CHECK(those.fill({""}, "here").error().text == "no processes");
+  launcher.refuses.reset();
   CHECK(those.fill({""}, "here"));
-  CHECK(launcher.hosts.size() == before);
+  CHECK(launcher.hosts.empty());
   CHECK(those.names().empty());
 }
 
-TEST_CASE("only losses in a row are in vain") {
+TEST_CASE("the loss of an understudy is said once, also of one that ends before it has joined") {
   noted_launcher launcher;
-  understudies those(launcher, 2);
-  for (int i = 0; i < 10; ++i) {
-    REQUIRE(those.fill({""}, "here"));
-    CHECK(those.lost(those.names().front()));
-    CHECK(those.take(""));
-    CHECK(those.goes_on());
+  understudies those(launcher, 1);
+  REQUIRE(those.fill({""}, "here"));
+  launcher.ended.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  std::string said;
+  {
+    const tests::heard_stderr heard;
+    static_cast<void>(those.fill({""}, "here"));
+    static_cast<void>(those.lost("understudy-1"));
+    said = heard.text();
   }
+  CHECK(said == "warning: understudy-1 is lost, an understudy; another one is started\n");
+  CHECK(those.names() == names{"understudy-2"});
 }
