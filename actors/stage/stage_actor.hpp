@@ -30,7 +30,7 @@ struct stage_parts {
   std::uint32_t accumulate = 1;
   std::shared_ptr<engine::activity> doing;    ///< What its work thread publishes; not null.
   std::shared_ptr<engine::activity> summing;  ///< The same of its sums over replicas.
-  device_libraries libraries;  ///< None of them null.
+  device_libraries libraries;                 ///< None of them null.
   /// Of its process, for all stages that it has had; null: of this one alone.
   std::shared_ptr<action_record> begun = {};
   /// Its node's, for gradients that replicas in other processes read (see node::memory); null:

@@ -37,11 +37,11 @@ void check_ucx_edges(task what, std::size_t stages, int count) {
 }
 
 const task two_near_stages{.build = decoder,
-                      .batches = sentences({8, 8}),
-                      .cuts = {2},
-                      .optimizer = "adamw",
-                      .options = {},
-                      .edges = engine::edge_transport::ucx};
+                           .batches = sentences({8, 8}),
+                           .cuts = {2},
+                           .optimizer = "adamw",
+                           .options = {},
+                           .edges = engine::edge_transport::ucx};
 
 /// What a port has told.
 struct told {
@@ -83,20 +83,20 @@ TEST_CASE("Two stages in different processes send by UCX to the bits of the CPU"
   const prepared ready;
   for (const int count : {1, 2})
     check_ucx_edges({.build = decoder,
-                 .batches = sentences({8, 7, 8}),
-                 .cuts = {2},
-                 .schedule = "zb-h1",
-                 .optimizer = "adamw",
-                 .options = {},
-                 .clip_norm = 0.1},
-                2, count);
+                     .batches = sentences({8, 7, 8}),
+                     .cuts = {2},
+                     .schedule = "zb-h1",
+                     .optimizer = "adamw",
+                     .options = {},
+                     .clip_norm = 0.1},
+                    2, count);
 }
 
 TEST_CASE("Stages of several chunks send by UCX in both directions to the bits of the CPU") {
   const prepared ready;
   for (const char* const schedule : {"interleaved-1f1b", "zb-v"})
-    check_ucx_edges({.build = resnet, .batches = images({8}), .cuts = {3, 5, 7}, .schedule = schedule},
-                2, 2);
+    check_ucx_edges(
+        {.build = resnet, .batches = images({8}), .cuts = {3, 5, 7}, .schedule = schedule}, 2, 2);
 }
 
 TEST_CASE("A stage that dies has its neighbour, which sends by UCX, fail within a second") {

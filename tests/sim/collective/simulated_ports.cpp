@@ -321,8 +321,7 @@ result<std::string> simulated_maker::library_for(c10::Device on) const {
   return fail(errc::transport_missing, "the simulation of tests knows the CPU only");
 }
 
-result<std::string> simulated_maker::invite(std::uint32_t ranks,
-                                            engine::socket_reach /*sockets*/,
+result<std::string> simulated_maker::invite(std::uint32_t ranks, engine::socket_reach /*sockets*/,
                                             c10::Device /*on*/) const {
   const std::scoped_lock lock(mutex_);
   const auto name = "world-" + std::to_string(worlds_.size());
