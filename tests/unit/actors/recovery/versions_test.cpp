@@ -81,11 +81,11 @@ actors::keeper_actor::behavior_type refusing_keeper() {
 }
 
 /// Two stages, each of which has a keeper of its own and one that both share.
-struct kept_stages {
+struct stages_with_keepers {
   enum class keeping : std::uint8_t { right, slow, lost, ended, refusing, none };
 
   /// `is_spare`: the shared one, which none replaces then.
-  explicit kept_stages(keeping how = keeping::right, bool is_spare = false)
+  explicit stages_with_keepers(keeping how = keeping::right, bool is_spare = false)
       : shared(how == keeping::slow       ? system.spawn<caf::detached>(slow_keeper)
                : how == keeping::lost     ? system.spawn(lost_keeper)
                : how == keeping::ended    ? system.spawn(ended_keeper)
@@ -108,7 +108,7 @@ struct kept_stages {
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
     for (const auto& each : keepers) own.push_back(each.front());
   }
-  ~kept_stages() {
+  ~stages_with_keepers() {
     for (const auto& each : own)
       caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
     end_shared_keeper();
@@ -150,7 +150,7 @@ std::vector<std::uint64_t> steps_at(const actors::keeper_actor& keeper, actors::
 }  // namespace
 
 TEST_CASE("A request to take versions fails at once when one of their keepers is gone") {
-  kept_stages company;
+  stages_with_keepers company;
   REQUIRE(company.pipeline->take_versions(0));
   const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
   REQUIRE(company.pipeline->train(batch, 2, 0.1));
@@ -164,8 +164,8 @@ TEST_CASE("A request to take versions fails at once when one of their keepers is
 }
 
 TEST_CASE("Who orders versions is told of a lost keeper, though another might take its place") {
-  for (const auto how : {kept_stages::keeping::lost, kept_stages::keeping::ended}) {
-    kept_stages company(how);
+  for (const auto how : {stages_with_keepers::keeping::lost, stages_with_keepers::keeping::ended}) {
+    stages_with_keepers company(how);
     const auto began = std::chrono::steady_clock::now();
     const auto taken = company.pipeline->take_versions(0);
     REQUIRE_FALSE(taken);
@@ -175,7 +175,7 @@ TEST_CASE("Who orders versions is told of a lost keeper, though another might ta
 }
 
 TEST_CASE("A stage without one of its keepers refuses further steps, and leaves none waiting") {
-  kept_stages company(kept_stages::keeping::refusing);
+  stages_with_keepers company(stages_with_keepers::keeping::refusing);
   const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
   REQUIRE_FALSE(company.pipeline->take_versions(0));
   const auto began = std::chrono::steady_clock::now();
@@ -186,8 +186,9 @@ TEST_CASE("A stage without one of its keepers refuses further steps, and leaves 
 }
 
 TEST_CASE("Stages go on without a keeper that none replaces, whatever becomes of it") {
-  for (const auto how : {kept_stages::keeping::lost, kept_stages::keeping::refusing}) {
-    kept_stages company(how, true);
+  for (const auto how :
+       {stages_with_keepers::keeping::lost, stages_with_keepers::keeping::refusing}) {
+    stages_with_keepers company(how, true);
     const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
     CHECK(company.pipeline->take_versions(0));
     CHECK(company.pipeline->train(batch, 2, 0.1));
@@ -241,7 +242,7 @@ TEST_CASE("A node forgets versions and notes where the run goes on from elsewher
 }
 
 TEST_CASE("A version may be taken while that of the step before is on its way to a keeper") {
-  kept_stages company(kept_stages::keeping::slow);
+  stages_with_keepers company(stages_with_keepers::keeping::slow);
   const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
   REQUIRE(company.pipeline->take_versions(0));
   REQUIRE(company.pipeline->train(batch, 2, 0.1));
@@ -250,11 +251,11 @@ TEST_CASE("A version may be taken while that of the step before is on its way to
 }
 
 TEST_CASE("A slice is written as often as it is ordered, while it is copied and after") {
-  for (const auto how : {kept_stages::keeping::none, kept_stages::keeping::right}) {
+  for (const auto how : {stages_with_keepers::keeping::none, stages_with_keepers::keeping::right}) {
     const tests::scratch_folder folder;
-    kept_stages company(how);
+    stages_with_keepers company(how);
     const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
-    if (how == kept_stages::keeping::right) REQUIRE(company.pipeline->take_versions(0));
+    if (how == stages_with_keepers::keeping::right) REQUIRE(company.pipeline->take_versions(0));
     REQUIRE(company.pipeline->train(batch, 2, 0.1));
     actors::requester ask(company.system);
     std::vector<actors::future<actors::slice_written>> answers;
