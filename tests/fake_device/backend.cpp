@@ -63,7 +63,7 @@ struct guard_impl final : c10::impl::DeviceGuardImplInterface {
     const int device = number_of(on);
     const std::scoped_lock lock(the_world().mutex);
     auto& next = the_world().next_stream[index(device)];
-    next = next % (streams_per_device - 1) + 1;
+    next = next % (streams_per_device - 2) + 1;  // the last is that of hold_memory
     return make(device, next);
   }
   c10::Stream getNewStream(c10::Device on, int /*priority*/) const override {

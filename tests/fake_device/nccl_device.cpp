@@ -116,6 +116,25 @@ class nccl_device final : public engine::nccl::device {
 
 }  // namespace
 
+std::shared_ptr<void> hold_memory(const at::Tensor& whose, bool is_written) {
+  auto* const address = whose.storage().mutable_data();
+  auto* const numbers = static_cast<std::byte*>(whose.data_ptr());
+  if (!the_memory().contains(address)) return {std::make_shared<at::Tensor>(whose), numbers};
+  // Nothing else uses a device's last stream.
+  const int stream = (whose.device().index() + 1) * streams_per_device - 1;
+  auto& world = the_world();
+  const std::scoped_lock lock(world.mutex);
+  world.tasks.begin(stream, is_written ? "a library that receives" : "a library that sends");
+  if (is_written)
+    world.tasks.written(the_memory().piece_of(address), stream);
+  else
+    world.tasks.read(the_memory().piece_of(address), stream);
+  return {the_memory().seen_by_device(numbers), [whose, stream](void*) {
+            const std::scoped_lock again(the_world().mutex);
+            the_world().tasks.host_waits(stream);
+          }};
+}
+
 std::shared_ptr<engine::nccl::device> make_nccl_device(const fake_nccl::controls& library,
                                                        c10::Device on) {
   return std::make_shared<nccl_device>(library, on);

@@ -36,13 +36,17 @@ result<std::string> ucx_maker::library_for(c10::Device on) const {
 result<ucx_terms> ucx_maker::terms_for(std::string name, c10::Device on) const {
   auto library = opened(on);
   if (!library) return tl::unexpected(library.error());
+  ucx_terms made{.name = std::move(name),
+                 .library = std::move(*library),
+                 .memory = how_.memory,
+                 .on = nullptr,
+                 .hold = how_.hold,
+                 .waits = how_.waits};
+  if (on.is_cpu()) return made;
   auto device = engine::nccl::torch_device::make(on);
   if (!device) return tl::unexpected(device.error());
-  return ucx_terms{.name = std::move(name),
-                   .library = std::move(*library),
-                   .memory = how_.memory,
-                   .on = std::move(*device),
-                   .waits = how_.waits};
+  made.on = std::move(*device);
+  return made;
 }
 
 result<std::string> ucx_maker::invite(std::uint32_t ranks, engine::socket_reach,

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "actors/stage/edges/ucx_port.hpp"
 #include "engine/collective/port.hpp"
@@ -16,13 +17,14 @@ struct ucx_maker_options {
   c10::DeviceType type = c10::DeviceType::CUDA;  ///< Of the devices whose memory is moved.
   messages::ucx::memory_kind memory = messages::ucx::memory_kind::cuda;
   ucx_patience waits = {};
+  holding hold = {};  ///< See ucx_terms.
 };
 
 /// Makes ports by UCX, which it opens when it is first asked for a device of its type. They join
 /// two processes of one machine, of which one sends (see ucx_port). No sockets.
 class ucx_maker final : public engine::collective_maker {
  public:
-  explicit ucx_maker(ucx_maker_options how = {}) : how_(how) {}
+  explicit ucx_maker(ucx_maker_options how = {}) : how_(std::move(how)) {}
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
   [[nodiscard]] std::optional<engine::socket_reach> sockets() const override { return {}; }

@@ -24,6 +24,12 @@ result<at::Tensor> moved_by(const engine::collective_operation& one, std::uint32
   return rank == 0 ? one.from : one.to;
 }
 
+/// Where it lies.
+held_memory hold_itself(const at::Tensor& whose, bool /*is_written*/) {
+  const auto kept = std::make_shared<at::Tensor>(whose);
+  return {kept, kept->data_ptr()};
+}
+
 /// Keeps for ever what UCX may still write to.
 void leak(auto channel, auto requests) {
   new std::pair(std::move(channel), std::move(requests));
@@ -38,6 +44,7 @@ result<std::shared_ptr<ucx_port>> ucx_port::open(ucx_terms how) {
 }
 
 ucx_port::ucx_port(ucx_terms how) : how_(std::move(how)), name_(how_.name) {
+  if (!how_.hold) how_.hold = hold_itself;
   std::promise<result<std::vector<std::byte>>> promised;
   auto opened = promised.get_future();
   thread_ = std::thread([this, &promised] { run(std::move(promised)); });
@@ -66,7 +73,7 @@ void ucx_port::submit(std::vector<engine::collective_operation> group, done ende
     else if (!asked->fault)
       asked->fault = std::move(tensor.error());
   }
-  if (!asked->fault) {
+  if (!asked->fault && how_.on) {
     if (auto ready = how_.on->mark_callers())
       asked->ready = std::move(*ready);
     else
@@ -89,7 +96,8 @@ void ucx_port::lose(error why) {
 }
 
 result<std::vector<std::byte>> ucx_port::open_channel() {
-  if (auto entered = how_.on->enter(); !entered) return tl::unexpected(entered.error());
+  if (how_.on)
+    if (auto entered = how_.on->enter(); !entered) return tl::unexpected(entered.error());
   auto made = messages::ucx::memory_channel::make(how_.library, how_.memory);
   if (!made) return tl::unexpected(made.error());
   if (!how_.sender.empty())
@@ -158,7 +166,7 @@ result<bool> ucx_port::may_start(const request& next) {
   if (broken_) return tl::unexpected(*broken_);
   if (next.fault) return tl::unexpected(*next.fault);
   auto reached = channel_->is_reached();
-  if (reached && *reached) reached = next.ready->reached();
+  if (reached && *reached && next.ready) reached = next.ready->reached();
   if (reached) return reached;
   break_off({reached.error().code, name_ + ": " + reached.error().text});
   return tl::unexpected(*broken_);
@@ -171,11 +179,14 @@ void ucx_port::start(std::unique_ptr<request> next) {
     --own.left;
     if (!how && !own.fault) own.fault = how.error();
   };
-  for (const auto& each : own.tensors) {
-    if (rank() == 0)
-      channel_->send(each.const_data_ptr(), each.nbytes(), one_less);
+  const bool receives = rank() == 1;
+  for (const auto& each : own.tensors) own.held.push_back(how_.hold(each, receives));
+  for (std::size_t i = 0; i < own.tensors.size(); ++i) {
+    const auto bytes = own.tensors[i].nbytes();
+    if (receives)
+      channel_->receive(own.held[i].get(), bytes, one_less);
     else
-      channel_->receive(each.mutable_data_ptr(), each.nbytes(), one_less);
+      channel_->send(own.held[i].get(), bytes, one_less);
   }
   if (own.begun && !own.fault) own.begun();
 }
@@ -186,6 +197,7 @@ void ucx_port::land() {
       return break_off({why->code, name_ + ": " + why->text});
     const auto landed = std::move(under_way_.front());
     under_way_.pop_front();
+    landed->held.clear();
     landed->ended({});
   }
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -30,11 +31,16 @@ struct ucx_patience {
   std::chrono::milliseconds copies{1'000};
 };
 
+/// A tensor's memory as UCX is to see it, until this is released; and whether it is written.
+using held_memory = std::shared_ptr<void>;
+using holding = std::function<held_memory(const at::Tensor& whose, bool is_written)>;
+
 struct ucx_terms {
   std::string name;  ///< For messages: "activations from stage-0 to stage-1".
   std::shared_ptr<const messages::ucx::library> library;
   messages::ucx::memory_kind memory = messages::ucx::memory_kind::cuda;
-  std::shared_ptr<engine::nccl::device> on;  ///< Its streams are waited for; not null.
+  std::shared_ptr<engine::nccl::device> on;  ///< Its streams are waited for; null: the CPU.
+  holding hold = {};                         ///< Empty: where it lies.
   std::vector<std::byte> sender = {};  ///< Whom this receives from; empty: this is the sender.
   ucx_patience waits = {};
 };
@@ -68,6 +74,7 @@ class ucx_port final : public engine::collective_port {
   using clock = std::chrono::steady_clock;
   struct request {
     std::vector<at::Tensor> tensors;
+    std::vector<held_memory> held = {};
     done ended;
     started begun;
     std::unique_ptr<engine::nccl::mark> ready = {};  // what it waits for on the device
@@ -87,7 +94,7 @@ class ucx_port final : public engine::collective_port {
   void break_off(const error& why);
   void give_up();
 
-  const ucx_terms how_;
+  ucx_terms how_;  // not changed later
   std::string name_;
   std::vector<std::byte> address_;
   // Of the thread, up to mutex_.

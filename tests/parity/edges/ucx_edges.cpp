@@ -20,8 +20,11 @@ constexpr std::int64_t many = 1 << 20;  // elements: more than UCX sends before 
 
 std::shared_ptr<actors::ucx_maker> over_host(c10::DeviceType type = c10::DeviceType::PrivateUse1,
                                              actors::ucx_patience waits = {}) {
-  return std::make_shared<actors::ucx_maker>(actors::ucx_maker_options{
-      .type = type, .memory = messages::ucx::memory_kind::host, .waits = waits});
+  return std::make_shared<actors::ucx_maker>(
+      actors::ucx_maker_options{.type = type,
+                                .memory = messages::ucx::memory_kind::host,
+                                .waits = waits,
+                                .hold = fake::hold_memory});
 }
 
 /// Every stage is in another process than its neighbours; they share `count` devices.
