@@ -68,6 +68,7 @@ struct memory_channel::state {
   ucp_ep_h endpoint = nullptr;
   std::optional<error> failure;
   std::list<operation> under_way;
+  bool is_leaving = false;  // what UCX ends now is told to nobody
 
   operation& add(std::size_t bytes, bool receives, done ended) {
     auto& made = under_way.emplace_back(operation{this, bytes, receives, std::move(ended)});
@@ -76,6 +77,7 @@ struct memory_channel::state {
   }
 
   static void end(operation& which, const result<void>& how) {
+    if (which.of->is_leaving) return;
     const auto ended = std::move(which.ended);
     which.of->under_way.erase(which.place);
     ended(how);
@@ -106,6 +108,7 @@ struct memory_channel::state {
                       void* self) {
     ucp_request_free(request);
     auto& own = *static_cast<state*>(self);
+    if (own.is_leaving) return;
     auto connected = status == UCS_OK
                          ? own.connect(std::span(own.hello).first(about->length))
                          : tl::unexpected(to_error(status, "UCX hears of no receiver"));
@@ -152,7 +155,10 @@ struct memory_channel::state {
 
 memory_channel::memory_channel(std::unique_ptr<state> of) : state_(std::move(of)) {}
 
-memory_channel::~memory_channel() = default;
+memory_channel::~memory_channel() {
+  state_->is_leaving = true;
+  state_->worker.reset();
+}
 
 result<std::unique_ptr<memory_channel>> memory_channel::make(std::shared_ptr<const library> by,
                                                              memory_kind memory) {
