@@ -39,12 +39,12 @@ at::Tensor whole_rows(const at::Tensor& scores) {
   return has_them ? base : scores;
 }
 
-/// Logarithms of the softmax of the first `classes` columns, and of 0 in the others, which are
-/// nobody's and are overwritten: so the operator reads 16-bit scores as they are. f32
+/// Logarithms of the softmax of the first `classes` columns, and of 0 in the others. f32
 at::Tensor logarithms_of(const at::Tensor& rows, std::int64_t classes) {
-  if (rows.size(1) > classes)
-    rows.narrow(1, classes, rows.size(1) - classes).fill_(-std::numeric_limits<float>::infinity());
-  return at::log_softmax(rows, 1, at::kFloat);
+  if (rows.size(1) == classes) return at::log_softmax(rows, 1, at::kFloat);
+  auto of_all = rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  of_all.narrow(1, classes, rows.size(1) - classes).fill_(-std::numeric_limits<float>::infinity());
+  return at::log_softmax(of_all, 1);
 }
 
 struct mean_cross_entropy_function : torch::autograd::Function<mean_cross_entropy_function> {

@@ -283,7 +283,7 @@ TEST_CASE("Whatever of a run is killed at whatever moment, it ends with the bits
   int kills = 0;
   const auto strike = [&](pid_t watcher, std::string_view) {
     for (const auto child : children_of(watcher)) seen.push_back(child);
-    if (kills == 12 || random() % 4 != 0) return;
+    if (kills == 12 || random() % 2 != 0) return;  // a fast machine ends the run within 2 s
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 120));
     auto targets = children_of(watcher);  // the trainer and the keeper
     for (const auto child : children_of(watcher))
