@@ -68,7 +68,8 @@ struct memory_channel::state {
   ucp_ep_h endpoint = nullptr;
   std::optional<error> failure;
   std::list<operation> under_way;
-  bool is_leaving = false;  // what UCX ends now is told to nobody
+  operation* posting = nullptr;  // null again once it has ended, from within UCX's call
+  bool is_leaving = false;       // what UCX ends now is told to nobody
 
   operation& add(std::size_t bytes, bool receives, done ended) {
     auto& made = under_way.emplace_back(operation{this, bytes, receives, std::move(ended)});
@@ -79,6 +80,7 @@ struct memory_channel::state {
   static void end(operation& which, const result<void>& how) {
     if (which.of->is_leaving) return;
     const auto ended = std::move(which.ended);
+    if (which.of->posting == &which) which.of->posting = nullptr;
     which.of->under_way.erase(which.place);
     ended(how);
   }
@@ -212,7 +214,9 @@ void memory_channel::send(const void* from, std::size_t bytes, done ended) {
 void memory_channel::receive(void* to, std::size_t bytes, done ended) {
   auto& own = *state_;
   auto& one = own.add(bytes, true, std::move(ended));
+  own.posting = &one;
   auto* const request = own.post_receive(block_tag, own.type(), to, bytes, &state::received, &one);
+  if (std::exchange(own.posting, nullptr) == nullptr) return;
   if (UCS_PTR_IS_ERR(request)) return state::end(one, UCS_PTR_STATUS(request));
   one.request = request;
 }
