@@ -77,7 +77,7 @@ void ucx_port::submit(std::vector<engine::collective_operation> group, done ende
     if (auto ready = how_.on->mark_callers())
       asked->ready = std::move(*ready);
     else
-      asked->fault = std::move(ready.error());
+      asked->fault = about(ready.error());
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -141,9 +141,15 @@ bool ucx_port::await_work() {
 void ucx_port::turn() {
   const auto before = std::pair(waiting_.size(), under_way_.size());
   if (channel_) channel_->progress();
+  if (!broken_)
+    if (const auto sound = channel_->is_reached(); !sound) break_off(about(sound.error()));
   while (!waiting_.empty()) {
     const auto due = may_start(*waiting_.front());
     if (due && !*due) break;
+    if (!due && (broken_ || due.error().code != errc::bad_config)) {
+      break_off(due.error());
+      break;
+    }
     auto next = std::move(waiting_.front());
     waiting_.pop_front();
     if (due)
@@ -153,7 +159,7 @@ void ucx_port::turn() {
   }
   land();
   check_deadlines();
-  if (broken_ && channel_ && channel_->receiving() == 0) {
+  if (broken_ && (!channel_ || channel_->receiving() == 0)) {
     channel_.reset();
     abandoned_.clear();
   }
@@ -167,9 +173,8 @@ result<bool> ucx_port::may_start(const request& next) {
   if (next.fault) return tl::unexpected(*next.fault);
   auto reached = channel_->is_reached();
   if (reached && *reached && next.ready) reached = next.ready->reached();
-  if (reached) return reached;
-  break_off({reached.error().code, name_ + ": " + reached.error().text});
-  return tl::unexpected(*broken_);
+  if (!reached) return tl::unexpected(about(reached.error()));
+  return reached;
 }
 
 void ucx_port::start(std::unique_ptr<request> next) {
@@ -193,8 +198,7 @@ void ucx_port::start(std::unique_ptr<request> next) {
 
 void ucx_port::land() {
   while (!under_way_.empty() && under_way_.front()->left == 0) {
-    if (const auto why = under_way_.front()->fault)
-      return break_off({why->code, name_ + ": " + why->text});
+    if (const auto why = under_way_.front()->fault) return break_off(about(*why));
     const auto landed = std::move(under_way_.front());
     under_way_.pop_front();
     landed->held.clear();
@@ -213,6 +217,10 @@ void ucx_port::check_deadlines() {
     break_off({errc::timed_out, name_ + ": a tensor is not there after " +
                                     std::to_string(how_.waits.operation.count()) + " ms"});
   }
+}
+
+error ucx_port::about(const error& why) const {
+  return {why.code, name_ + ": " + why.text};
 }
 
 void ucx_port::break_off(const error& why) {

@@ -39,8 +39,8 @@ struct ucx_terms {
   std::string name;  ///< For messages: "activations from stage-0 to stage-1".
   std::shared_ptr<const messages::ucx::library> library;
   messages::ucx::memory_kind memory = messages::ucx::memory_kind::cuda;
-  std::shared_ptr<engine::nccl::device> on;  ///< Its streams are waited for; null: the CPU.
-  holding hold = {};                         ///< Empty: where it lies.
+  std::shared_ptr<engine::nccl::device> on = {};  ///< Its streams are waited for; null: the CPU.
+  holding hold = {};                              ///< Empty: where it lies.
   std::vector<std::byte> sender = {};  ///< Whom this receives from; empty: this is the sender.
   ucx_patience waits = {};
 };
@@ -91,6 +91,7 @@ class ucx_port final : public engine::collective_port {
   void start(std::unique_ptr<request> next);
   void land();
   void check_deadlines();
+  [[nodiscard]] error about(const error& why) const;  // with its name
   void break_off(const error& why);
   void give_up();
 

@@ -80,6 +80,21 @@ void receive(engine::collective_port& by, const at::Tensor& room, told& whom) {
   by.submit({{.what = collective::receive, .to = room, .peer = 0}}, whom.listener());
 }
 
+/// A device whose work never gets where it is waited for.
+struct broken_device final : engine::nccl::device {
+  struct broken_mark final : engine::nccl::mark {
+    result<bool> reached() override { return fail(errc::handler_failed, "the device fails"); }
+  };
+  result<void> enter() override { return {}; }
+  engine::nccl::stream_handle stream() override { return {}; }
+  result<std::unique_ptr<engine::nccl::mark>> mark_own() override { return mark_callers(); }
+  result<std::unique_ptr<engine::nccl::mark>> mark_callers() override {
+    return std::make_unique<broken_mark>();
+  }
+  result<void> wait_for(engine::nccl::mark&) override { return {}; }
+  result<void> run(const std::function<void()>&) override { return {}; }
+};
+
 }  // namespace
 
 TEST_CASE("Two stages in different processes send by UCX to the bits of the CPU") {
@@ -174,6 +189,27 @@ TEST_CASE("What is under way when a port is lost or given up is told so at once"
   receiver.reset();
   CHECK(std::chrono::steady_clock::now() - begin < 1s);
   CHECK(error_of(given_up.how()).code == errc::cancelled);
+}
+
+TEST_CASE("A device that fails fails all that a port by UCX was asked for, in its order") {
+  const auto host = messages::ucx::memory_kind::host;
+  const auto library = messages::ucx::open_for(host).value();
+  const auto sender = actors::ucx_port::open({.name = "an edge",
+                                              .library = library,
+                                              .memory = host,
+                                              .on = std::make_shared<broken_device>()})
+                          .value();
+  std::vector<told> unsent(3);
+  for (auto& each : unsent) send(*sender, at::zeros({8}), each);
+  const auto receiver =
+      actors::ucx_port::open(
+          {.name = "an edge", .library = library, .memory = host, .sender = sender->address()})
+          .value();
+  for (auto& each : unsent)
+    CHECK(error_of(each.how()) == error{errc::handler_failed, "an edge: the device fails"});
+  told later;
+  send(*sender, at::zeros({8}), later);
+  CHECK(error_of(later.how()) == error{errc::handler_failed, "an edge: the device fails"});
 }
 
 TEST_CASE("By UCX a tensor is sent to one other stage, and nothing else is done") {
