@@ -25,6 +25,19 @@ struct alignas(64) tile_shapes {
 };
 static_assert(sizeof(tile_shapes) == 64);
 
+constexpr tile_shapes whole_tiles() {
+  tile_shapes all;
+  for (std::size_t i = 0; i < 8; ++i) {
+    all.bytes_of_a_row[i] = row_bytes;
+    all.rows_of[i] = rows;
+  }
+  return all;
+}
+
+// Constants, because compilers are not told that the instructions read all of them.
+constexpr tile_shapes shapes = whole_tiles();
+alignas(64) constexpr std::array<std::uint8_t, 4 * tile_bytes> operands{};
+
 /// Linux gives a process the tiles' registers when it is asked.
 bool may_use_tiles() {
   constexpr long request_permission = 0x1023, tile_data = 18;
@@ -36,12 +49,6 @@ bool may_use_tiles() {
 double amx_products(int times) {
   static const bool may = may_use_tiles();
   if (!may) return 0;
-  tile_shapes shapes;
-  for (std::size_t i = 0; i < 8; ++i) {
-    shapes.bytes_of_a_row[i] = row_bytes;
-    shapes.rows_of[i] = rows;
-  }
-  alignas(64) const std::array<std::uint8_t, 4 * tile_bytes> operands{};
   alignas(64) std::array<std::uint8_t, tile_bytes> sums{};
   _tile_loadconfig(&shapes);
   _tile_zero(0);
