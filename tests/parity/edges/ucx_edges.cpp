@@ -46,13 +46,14 @@ const task two_near_stages{.build = decoder,
                            .options = {},
                            .edges = engine::edge_transport::ucx};
 
-/// What a port has told.
+/// What a port has told, which may be later than a test that fails.
 struct told {
-  std::promise<result<void>> promise;
-  std::future<result<void>> ended = promise.get_future();
+  std::shared_ptr<std::promise<result<void>>> promise =
+      std::make_shared<std::promise<result<void>>>();
+  std::future<result<void>> ended = promise->get_future();
 
-  engine::collective_port::done listener() {
-    return [this](const result<void>& how) { promise.set_value(how); };
+  [[nodiscard]] engine::collective_port::done listener() const {
+    return [to = promise](const result<void>& how) { to->set_value(how); };
   }
   result<void> how() {
     REQUIRE(ended.wait_for(20s) == std::future_status::ready);
