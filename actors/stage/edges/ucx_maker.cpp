@@ -3,6 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <utility>
+#include <vector>
 
 #include "engine/collective/nccl/torch_device.hpp"
 #include "messages/base/printable.hpp"
@@ -57,8 +58,13 @@ result<std::string> ucx_maker::invite(std::uint32_t ranks, engine::socket_reach,
   auto sender = ucx_port::open(std::move(*terms));
   if (!sender) return tl::unexpected(sender.error());
   auto invitation = to_hexadecimal((*sender)->address());
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::shared_ptr<ucx_port>> unused;  // ended after the lock
   const std::scoped_lock lock(mutex_);
-  invited_[invitation] = std::move(*sender);
+  for (auto& [text, each] : invited_)
+    if (now - each.since > how_.waits.join) unused.push_back(std::move(each.port));
+  std::erase_if(invited_, [](const auto& each) { return !each.second.port; });
+  invited_[invitation] = {std::move(*sender), now};
   return invitation;
 }
 
@@ -69,8 +75,8 @@ result<std::shared_ptr<engine::collective_port>> ucx_maker::join(
     const std::scoped_lock lock(mutex_);
     auto own = invited_.extract(place.invitation);
     if (own.empty()) return tl::unexpected(bad_invitation(place.name));
-    own.mapped()->rename(place.name);
-    return std::move(own.mapped());
+    own.mapped().port->rename(place.name);
+    return std::move(own.mapped().port);
   }
   auto sender = from_hexadecimal(place.invitation);
   if (!sender || sender->empty()) return tl::unexpected(bad_invitation(place.name));

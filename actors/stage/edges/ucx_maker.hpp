@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,21 +29,26 @@ class ucx_maker final : public engine::collective_maker {
 
   [[nodiscard]] result<std::string> library_for(c10::Device on) const override;
   [[nodiscard]] std::optional<engine::socket_reach> sockets() const override { return {}; }
-  /// Opens the sender's port, which waits here until the sender joins.
+  /// Opens the sender's port, which waits here until the sender joins. Those that none has joined
+  /// for as long as a port waits for its other end are given up.
   [[nodiscard]] result<std::string> invite(std::uint32_t ranks, engine::socket_reach sockets,
                                            c10::Device on) const override;
   [[nodiscard]] result<std::shared_ptr<engine::collective_port>> join(
       const engine::collective_place& place) const override;
 
  private:
+  struct invited {
+    std::shared_ptr<ucx_port> port;
+    std::chrono::steady_clock::time_point since;
+  };
   using library = result<std::shared_ptr<const messages::ucx::library>>;
   [[nodiscard]] library opened(c10::Device on) const;
   [[nodiscard]] result<ucx_terms> terms_for(std::string name, c10::Device on) const;
 
   const ucx_maker_options how_;
   mutable std::mutex mutex_;
-  mutable std::optional<library> library_;                            // guarded, as all below
-  mutable std::map<std::string, std::shared_ptr<ucx_port>> invited_;  // by their invitations
+  mutable std::optional<library> library_;          // guarded, as all below
+  mutable std::map<std::string, invited> invited_;  // by their invitations
 };
 
 }  // namespace troupe::actors

@@ -177,6 +177,21 @@ TEST_CASE("A receiver that never comes, and one that never receives, are waited 
         error{errc::timed_out, "an edge: a tensor is not there after 400 ms"});
 }
 
+TEST_CASE("An invitation by UCX that nobody has followed in time is forgotten") {
+  const auto by = over_host(c10::DeviceType::CPU, {.join = 50ms});
+  const auto invite = [&] {
+    return by->invite(2, engine::socket_reach::loopback, c10::kCPU).value();
+  };
+  const auto first = invite();
+  std::this_thread::sleep_for(100ms);
+  const auto second = invite();
+  const auto join = [&](const std::string& text) {
+    return by->join({.name = "an edge", .invitation = text, .rank = 0, .ranks = 2});
+  };
+  CHECK(error_of(join(first)).code == errc::bad_frame);
+  CHECK(join(second));
+}
+
 TEST_CASE("What is under way when a port is lost or given up is told so at once") {
   const auto by = over_host(c10::DeviceType::CPU);
   auto [sender, receiver] = ends_of(*by);
