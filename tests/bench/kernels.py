@@ -9,6 +9,7 @@ The protocol is in docs/kernels.md. A figure is the median over the rounds.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import harness
 from harness import Contender, Result
@@ -76,6 +77,11 @@ def copies_rows(results: dict[str, Result]) -> list[list[str]]:
     return found
 
 
+def section() -> str:
+    """Of the page: CPUs with AMX have one of their own, since oneDNN is another there."""
+    return "kernels_amx" if " amx_bf16" in Path("/proc/cpuinfo").read_text() else "kernels"
+
+
 def main() -> int:
     options = parser_of("kernels", __doc__, 3, "docs/kernels.md").parse_args()
     load = harness.load_before_start()
@@ -90,7 +96,7 @@ def main() -> int:
     if options.json:
         harness.write_figures(options.json, all_figures(results))
     if options.write_docs and not any(result.failure for result in results):
-        harness.write_section("kernels",
+        harness.write_section(section(),
                               f"Measured {where}.\n\n{harness.markdown_table(HEADER, table)}\n\n"
                               f"{harness.markdown_table(COPIES_HEADER, copies)}", PAGE)
     return harness.exit_code(results)
