@@ -354,6 +354,7 @@ void node_group::find_hosts_of_joined() {
 }
 
 node_group::~node_group() {
+  understudies_.stop();
   tell_other_ends();
   bool all_here = hosts_.size() == names_.size();
   if (!all_here) find_hosts_of_joined();
