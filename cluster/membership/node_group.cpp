@@ -354,6 +354,7 @@ void node_group::find_hosts_of_joined() {
 }
 
 node_group::~node_group() {
+  understudies_.stop();
   tell_other_ends();
   bool all_here = hosts_.size() == names_.size();
   if (!all_here) find_hosts_of_joined();
@@ -378,6 +379,8 @@ node_group::~node_group() {
   const bool in_order = !loss_of(names_) && !end_of(names_);
   if (auto buried = understudies_.bury(); !buried) log::warning(buried.error().text);
   launcher_->join(in_order);
+  // What outlives us is connected until now, and its loss is told to members declared after it.
+  node_.reset();
 }
 
 }  // namespace troupe::cluster

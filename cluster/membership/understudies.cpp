@@ -46,6 +46,11 @@ bool understudies::lost(const std::string& name) {
   return what != loss::of_another;
 }
 
+void understudies::stop() {
+  const std::scoped_lock lock(mutex_);
+  core_.stop();
+}
+
 result<void> understudies::bury() {
   std::vector<std::string> dead;
   for (const auto& each : launcher_.ends()) {

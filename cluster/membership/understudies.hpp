@@ -35,6 +35,9 @@ class understudies {
   /// has its process killed. From any thread.
   bool lost(const std::string& name);
 
+  /// No other one is started from now on, and a loss is told so. From any thread.
+  void stop();
+
   /// Gives up those of the lost that have ended. The others are not waited for: they have nothing
   /// of the run, and a launcher may give up a whole host where one process does not end.
   [[nodiscard]] result<void> bury();

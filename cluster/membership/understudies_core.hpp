@@ -54,8 +54,11 @@ class understudies_core {
   /// It could not be started, and no other one is tried.
   void not_started(const std::string& name) {
     std::erase_if(waiting_, [&](const start& each) { return each.name == name; });
-    in_vain_ = most_in_vain;
+    stop();
   }
+
+  /// No other one is started from now on, as at the end of a run.
+  void stop() noexcept { in_vain_ = most_in_vain; }
 
   /// Whether others are started for those that are lost.
   [[nodiscard]] bool goes_on() const noexcept { return in_vain_ < most_in_vain; }

@@ -50,9 +50,10 @@ struct link_stats {
 
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
 /// link's thread without a farewell to peers and completes what is in flight with errc::cancelled;
-/// peers notice that the link is gone. Not to be destroyed from its own events. `send`, `connect`,
-/// `close`, `post` and `stats` may be called from any thread, also from the events. The link does
-/// not limit how much is handed to `send`: the caller's credits do.
+/// peers notice that the link is gone. What its events and completions ask of it while it is being
+/// destroyed is dropped, and may never complete. Not to be destroyed from its own events. `send`,
+/// `connect`, `close`, `post` and `stats` may be called from any thread, also from the events. The
+/// link does not limit how much is handed to `send`: the caller's credits do.
 class link {
  public:
   using completion = std::function<void(result<void>)>;

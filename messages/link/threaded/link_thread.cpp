@@ -90,7 +90,9 @@ class threaded_link final : public link {
     // tidied it away, for one.
     connect_to(place.inside, timeout,
                [this, place, timeout, done = std::move(done)](const result<peer_id>& met) mutable {
-                 if (met || met.error().code != errc::address_unavailable) return done(met);
+                 // Where the link ends no other try would be answered.
+                 if (met || met.error().code != errc::address_unavailable || stop_.load())
+                   return done(met);
                  log::warning(fmt::format(
                      "a process of this machine is met at {} instead, which is slower: {}",
                      place.outside, met.error().text));

@@ -7,6 +7,7 @@
 
 #include "messages/link/meeting_place.hpp"
 #include "tests/conformance/lent.hpp"
+#include "tests/unit/heard_stderr.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -83,6 +84,24 @@ TEST_CASE("Where the inner door is out of reach, the outer one is used") {
   node<inside_backend> here(backend);
   const auto to = here.try_connect(there.address).value();
   check_not_lent(here, to, there);
+}
+
+TEST_CASE(
+    "A link that is destroyed between a try at the inner door and one at the outer tells it") {
+  constexpr int tries = 200;  // some of them are between the two then
+  host there;
+  inside_backend backend;
+  backend.options.peers = 0;  // so both doors refuse
+  int told = 0;
+  {
+    const tests::heard_stderr heard;  // each second try is warned of
+    const auto wire = backend.make({});
+    for (int i = 0; i < tries; ++i)
+      wire->connect(there.address, bound, [&told](const result<peer_id>& met) {
+        if (!met && met.error().code == errc::address_unavailable) ++told;
+      });
+  }
+  CHECK(told == tries);
 }
 
 TEST_CASE("Peers at both doors are served at once, and each sees the end") {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <caf/actor_addr.hpp>
 #include <caf/actor_cast.hpp>
+#include <caf/actor_control_block.hpp>
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -325,6 +326,19 @@ TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of 
     std::this_thread::yield();  // its own word on that may come first
   CHECK_FALSE((*group)->outliving_host());
   CHECK((*group)->lost({}).empty());
+}
+
+TEST_CASE("what outlives the trainer is let go of once, when the trainer leaves it") {
+  const auto nodes = std::make_shared<watched_threads>();
+  caf::weak_actor_ptr host;
+  {
+    const auto group =
+        node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, 0);
+    REQUIRE(group);
+    host = (*group)->outliving_host().get();
+    REQUIRE(host.get() != nullptr);
+  }
+  CHECK(host->strong_refs == 0);
 }
 
 TEST_CASE("why a node is ended that another lost sight of is known before anybody can read of it") {

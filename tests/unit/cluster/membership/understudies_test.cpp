@@ -157,6 +157,15 @@ TEST_CASE("no other understudy is started where one cannot be, until another one
   CHECK(core.next_start({""})->name == "understudy-3");
 }
 
+TEST_CASE("no other understudy is started at the end of a run") {
+  auto core = filled(2, {""});
+  core.stop();
+  CHECK(core.lost("understudy-2") == known_as::fresh);
+  CHECK_FALSE(core.goes_on());
+  CHECK_FALSE(core.next_start({""}));
+  CHECK(core.names() == names{"understudy-1"});
+}
+
 TEST_CASE("only losses of understudies in a row are in vain") {
   auto core = filled(2, {""});
   for (int i = 0; i < 10; ++i) {
@@ -249,4 +258,21 @@ TEST_CASE("the loss of an understudy is said once, also of one that ends before 
   }
   CHECK(said == "warning: understudy-1 is lost, an understudy; another one is started\n");
   CHECK(those.names() == names{"understudy-2"});
+}
+
+TEST_CASE(
+    "of an understudy that has ended at the end of a run it is not said that another starts") {
+  noted_launcher launcher;
+  understudies those(launcher, 1);
+  REQUIRE(those.fill({""}, "here"));
+  launcher.ended.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  those.stop();
+  std::string said;
+  {
+    const tests::heard_stderr heard;
+    static_cast<void>(those.bury());
+    said = heard.text();
+  }
+  CHECK(said == "warning: understudy-1 is lost, an understudy; no other one is started\n");
+  CHECK(launcher.given_up == names{"understudy-1"});
 }

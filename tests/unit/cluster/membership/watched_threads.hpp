@@ -19,7 +19,10 @@ namespace troupe::tests {
 /// Nodes in threads, whose end counts as a failure unless it is expected by then.
 class watched_threads final : public cluster::node_launcher {
  public:
-  ~watched_threads() override { join(true); }
+  ~watched_threads() override {
+    join(true);
+    if (outliving_.joinable()) outliving_.join();
+  }
 
   std::atomic<int> ended = 0;
   std::atomic<int> failures = 0;
@@ -58,8 +61,12 @@ class watched_threads final : public cluster::node_launcher {
                         const std::string& trainer) override {
     return start_another(name, trainer);
   }
+  /// It is not waited for before the trainer has left.
   result<void> invite(int, const std::string& trainer) override {
-    return start(cluster::node_group::outliving, trainer);
+    return start(cluster::node_group::outliving, trainer).map([this] {
+      outliving_ = std::move(threads_.back());
+      threads_.pop_back();
+    });
   }
   result<void> give_up(const std::string& name) override {
     on_give_up(name);
@@ -82,6 +89,7 @@ class watched_threads final : public cluster::node_launcher {
   const messages::loopback_network network_;
   std::atomic<bool> expected_ = false;
   std::vector<std::thread> threads_;
+  std::thread outliving_;
 };
 
 }  // namespace troupe::tests
