@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/observe/one_class.hpp"
@@ -129,23 +131,32 @@ std::vector<engine::named_tensor> gather(
   return all;
 }
 
-/// Whether each parameter group is for some parameter.
+/// Whether each parameter group is for some parameter, and the ends of a tie are in one.
 result<void> check_groups(const engine::model& layers, const optimizer_config& optimizer,
                           const setting_places& places, const optimizers::registry& known) {
   const auto entry = known.find(optimizer.name);
   if (!entry) return tl::unexpected(places.blame("optimizer.name", entry.error()));
+  const auto all = engine::parameters(layers);
+  std::vector<optimizers::group_rule> rules;
   for (const auto& text : optimizer.groups) {
-    const auto rule = optimizers::parse_group(*entry, text);
+    auto rule = optimizers::parse_group(*entry, text);
     if (!rule) return tl::unexpected(rule.error());
-    const bool used = std::ranges::any_of(layers, [&rule](const auto& layer) {
-      return std::ranges::any_of(layer->parameters(), [&rule](const auto& parameter) {
-        return optimizers::matches(*rule, parameter.name);
-      });
-    });
-    if (!used)
+    const auto is_in_it = [&](const auto& each) { return optimizers::matches(*rule, each.name); };
+    if (std::ranges::none_of(all, is_in_it))
       return fail(errc::bad_config, places.of("optimizer.groups") + ": parameter group '" + text +
                                         "' matches no parameter");
+    rules.push_back(std::move(*rule));
   }
+  const auto group_of = [&](const std::string& name) {
+    return std::ranges::find_if(rules,
+                                [&](const auto& rule) { return optimizers::matches(rule, name); });
+  };
+  for (const auto& [one, other] : engine::ties(layers))
+    if (group_of(one) != group_of(other))
+      return fail(errc::bad_config, places.of("optimizer.groups") + ": '" + one + "' and '" +
+                                        other +
+                                        "' are one weight: put both into the same "
+                                        "parameter group, or neither into any");
   return {};
 }
 

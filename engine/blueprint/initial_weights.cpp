@@ -114,10 +114,7 @@ std::size_t initial_weights::layer_of(const std::string& parameter) {
     for (std::size_t i = 0; i < layers->size(); ++i)
       for (const auto& each : layers->at(i)->parameters()) layer_of_.emplace(each.name, i);
   }
-  const auto found = layer_of_.find(parameter);
-  if (found == layer_of_.end())
-    throw std::runtime_error("its tie '" + parameter + "' is a parameter of no layer");
-  return found->second;
+  return layer_of_.at(parameter);  // which `describe` has checked
 }
 
 result<model> make_any(const model_blueprint& of, layer_range which) {

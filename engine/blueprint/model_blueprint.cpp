@@ -4,11 +4,33 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
+#include <map>
 #include <string>
 
 #include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::engine {
+namespace {
+
+/// A sum of three gradients would depend on their order, and so on where the model is cut.
+result<void> check_ties(const model& layers) {
+  std::map<std::string, at::Tensor> untied;
+  for (const auto& each : parameters(layers)) untied.emplace(each.name, each.tensor);
+  for (const auto& [one, other] : ties(layers)) {
+    const auto first = untied.extract(one), second = untied.extract(other);
+    const char* why = nullptr;
+    if (!first || !second)
+      why = "a tie is between two parameters of the model that are in no other tie";
+    else if (first.mapped().sizes() != second.mapped().sizes())
+      why = "they have different shapes";
+    if (why != nullptr)
+      return fail(errc::bad_config, "the model ties '" + one + "' and '" + other + "', but " + why);
+  }
+  return {};
+}
+
+}  // namespace
 
 result<model> describe(const model_blueprint& of) {
   // While it lives, tensors are made on the meta device, whatever device they are asked for: the
@@ -28,6 +50,7 @@ result<model> describe(const model_blueprint& of) {
                       " of the model cannot be made without memory: " + reason_of(problem));
     }
   }
+  if (auto fine = check_ties(layers); !fine) return tl::unexpected(fine.error());
   return layers;
 }
 

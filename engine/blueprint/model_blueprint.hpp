@@ -45,7 +45,7 @@ struct model_blueprint {
 
 /// The model's layers with tensors that have shapes and types but no memory (LibTorch's meta
 /// device): for names, sizes, ties and multiply-accumulates; they cannot be run. Errors: bad_config
-/// for a layer that cannot be made this way, with its position.
+/// for a layer that cannot be made this way, with its position, and for what is no `weight_tie`.
 [[nodiscard]] result<model> describe(const model_blueprint& of);
 
 /// Makes one layer with arbitrary weights, for instance to measure it. Errors: handler_failed.

@@ -4,7 +4,7 @@
 
 namespace troupe::engine {
 
-/// What the bytes of a checkpoint are summed up by: to find flipped bits, not forgeries.
+/// The algorithm of a checkpoint's checksums, which find flipped bits, not forgeries.
 enum class checksum_kind : std::uint8_t {
   xxh3,     ///< XXH3 of 128 bits: what is written.
   blake2b,  ///< What older versions wrote.

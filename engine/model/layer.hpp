@@ -12,7 +12,7 @@
 namespace troupe::engine {
 
 /// Two parameters that are one weight, each given by its full name: they start equal, each gets the
-/// sum of both gradients, and so they stay equal.
+/// sum of both gradients, and so they stay equal. They have one shape, and are in no other tie.
 struct weight_tie {
   std::string one;
   std::string other;

@@ -437,6 +437,12 @@ TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt",
   const auto text = run_program({"--data", "text"});
   CHECK(text.code == 2);
   CHECK_THAT(text.err, ContainsSubstring("images"));
+  for (const std::string group : {"head.* lr_scale=0.5", "embed.tokens weight_decay=0"}) {
+    const auto parted = run_other(TROUPE_TRANSFORMER, {"--groups", group});
+    CHECK(parted.code == 2);
+    CHECK_THAT(parted.err,
+               ContainsSubstring("--groups: 'embed.tokens' and 'head.weight' are one weight"));
+  }
   const auto heads = run_other(TROUPE_TRANSFORMER, {"--heads", "3"});
   CHECK(heads.code == 2);
   CHECK_THAT(heads.err, ContainsSubstring("3 heads"));

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
@@ -201,17 +202,27 @@ TEST_CASE("a bit that is flipped anywhere in a checkpoint is found, in a tensor 
   CHECK(read_whole(checkpoint));
 }
 
-TEST_CASE("a checkpoint that an older version wrote is read, and a flipped bit in it is found") {
+TEST_CASE("a checkpoint of formats 2 and 4 is read, and a flipped bit in it is found") {
+  struct checkpoint_sums {
+    const char *format, *header, *tensor, *manifest;
+  };
+  // By other programs: Python's hashlib.blake2b, and XXH3_128bits.
+  const auto sums = GENERATE(
+      checkpoint_sums{"2", "e361ce65f3c7cae3ee8a8f96e52f6b2fc16c842fa7e4057ac358143b05f5687f",
+                      "42f796cded228dc080ef1964ee5d73c3",
+                      "72ae0c931c8c3347e2dabe0a49e78b4123f447fa2f06c762236eb0ee92b83e86"},
+      checkpoint_sums{"4", "aa19e2ae00b28c20b455f45dcac1438d", "4533ce61c4655ba3c3e077b25dd1d769",
+                      "73bc2ba83e6c5b8b89047216c5ce0468"});
+  INFO("format " << sums.format);
   const scratch_folder folder;
   const auto checkpoint = folder / "step-000004";
   fs::create_directory(checkpoint);
-  // Its sums are Python's: hashlib.blake2b.
   put(checkpoint / "manifest.json",
-      R"({"troupe_checkpoint":2,"step":4,"settings":{"model.name":"net"},"weights":["a"],"files":{)"
-      R"("weights.stage-0.safetensors":{"bytes":72,"holds":"weights","header":)"
-      R"("e361ce65f3c7cae3ee8a8f96e52f6b2fc16c842fa7e4057ac358143b05f5687f",)"
-      R"("tensors":{"a":"42f796cded228dc080ef1964ee5d73c3"}}},"checksum":)"
-      R"("72ae0c931c8c3347e2dabe0a49e78b4123f447fa2f06c762236eb0ee92b83e86"})");
+      std::string(R"({"troupe_checkpoint":)") + sums.format +
+          R"(,"step":4,"settings":{"model.name":"net"},"weights":["a"],"files":{)" +
+          R"("weights.stage-0.safetensors":{"bytes":72,"holds":"weights","header":")" +
+          sums.header + R"(","tensors":{"a":")" + sums.tensor + R"("}}},"checksum":")" +
+          sums.manifest + "\"}");
   std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   header.resize(56, ' ');
   const auto whole =

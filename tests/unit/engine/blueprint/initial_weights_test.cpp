@@ -12,13 +12,17 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/transformer_layers.hpp"
 #include "tests/refusal.hpp"
 
 namespace {
@@ -205,4 +209,26 @@ TEST_CASE("A layer that needs memory to be described is refused by its place") {
   CHECK_THAT(error_of(describe(of), errc::bad_config).text,
              ContainsSubstring("layer 1") && ContainsSubstring("memory"));
   CHECK(at::randn({2}).sum().item<float>() != 0);  // tensors have memory again
+}
+
+TEST_CASE("A tie of three parameters, of different shapes or to what is no parameter is refused") {
+  const auto refused = [](std::int64_t width, const std::vector<std::string>& tied_to) {
+    model_blueprint of;
+    of.add<linear>("in", 4, 4);
+    for (std::size_t i = 0; i < tied_to.size(); ++i)
+      of.add<token_scores>("out" + std::to_string(i), std::int64_t{4}, width, tied_to[i]);
+    const auto described = describe(of);
+    return described ? std::string() : error_of(described, errc::bad_config).text;
+  };
+  const std::string other = "a tie is between two parameters of the model that are in no other tie";
+  CHECK(refused(4, {"in.weight", ""}).empty());
+  CHECK(refused(4, {"in.weight", "in.weight"}) ==
+        "the model ties 'in.weight' and 'out1.weight', but " + other);
+  CHECK(refused(4, {"in.weight", "out0.weight"}) ==
+        "the model ties 'out0.weight' and 'out1.weight', but " + other);
+  CHECK(refused(4, {"out0.weight"}) ==
+        "the model ties 'out0.weight' and 'out0.weight', but " + other);
+  CHECK(refused(4, {"elsewhere"}) == "the model ties 'elsewhere' and 'out0.weight', but " + other);
+  CHECK(refused(5, {"in.weight"}) ==
+        "the model ties 'in.weight' and 'out0.weight', but they have different shapes");
 }

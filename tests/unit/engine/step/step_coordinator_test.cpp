@@ -73,8 +73,8 @@ TEST_CASE("a repeated vote changes nothing, and a contradicting one is refused")
 }
 
 TEST_CASE("the norm has the same bits whichever stage has a parameter and which replica tells") {
-  const double third = 1.0 / 3, tenth = 0.1, huge = 1e9;
-  const auto scale_of = [](const std::vector<std::vector<double>>& by_place) {
+  using numbers = std::vector<double>;
+  const auto scale_of = [](const std::vector<numbers>& by_place) {
     step_coordinator_core core({.stages = 4, .clip_norm = 1, .replicas = 2});
     std::optional<step_decision> decided;
     for (std::uint32_t place = 0; place < 4; ++place)
@@ -82,13 +82,22 @@ TEST_CASE("the norm has the same bits whichever stage has a parameter and which 
     REQUIRE(decided);
     return decided->scale;
   };
+  // Behind the largest each of the others would be lost.
+  const numbers huge{1e17}, zero{0}, small(20, 7), zeros(20, 0);
+  const auto both = [](numbers first, const numbers& then) {
+    first.insert(first.end(), then.begin(), then.end());
+    return first;
+  };
   // Stages 0 and 1 of replica 0, then those of replica 1.
-  const auto one = scale_of({{huge, third, tenth}, {third}, {}, {}});
-  CHECK(one < 1);
-  CHECK(scale_of({{huge, 0, tenth}, {0}, {0, third, 0}, {third}}) == one);
-  CHECK(scale_of({{0, 0, 0}, {third}, {huge, third, tenth}, {0}}) == one);
-  CHECK(scale_of({{third, huge}, {tenth, third}, {}, {}}) == one);
-  CHECK(scale_of({{tenth, third, third, huge}, {}, {}, {}}) == one);
+  const auto one = scale_of({huge, small, {}, {}});
+  CHECK(one == 1 / std::sqrt(20 * 7 + 1e17));
+  CHECK(one < 1 / std::sqrt(1e17));
+  CHECK(scale_of({small, huge, {}, {}}) == one);
+  CHECK(scale_of({both(huge, small), {}, {}, {}}) == one);
+  CHECK(scale_of({both(small, huge), {}, {}, {}}) == one);
+  CHECK(scale_of({huge, zeros, zero, small}) == one);
+  CHECK(scale_of({zero, small, huge, zeros}) == one);
+  CHECK(scale_of({both(huge, zeros), {}, both(zero, small), {}}) == one);
 }
 
 TEST_CASE("a coordinator refuses who is no stage, and keeps few steps open") {
