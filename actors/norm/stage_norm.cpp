@@ -56,9 +56,9 @@ result<std::optional<announced_groups>> stage_norm::groups_of(const run_stage& o
                           std::move(*samples)};
 }
 
-group_action stage_norm::action_of(const announced_groups& groups, const engine::start_action& what,
-                                   const exchange_terms& terms) const {
-  const auto& [kind, group, chunk] = what.what;
+group_action stage_norm::action_of(const announced_groups& groups, const engine::step_key& step,
+                                   const engine::action& what, const exchange_terms& terms) const {
+  const auto& [kind, group, chunk] = what;
   group_action made{.group = {groups.of.members(group.value), {}},
                     .lanes = lanes_,
                     .exchange = {},
@@ -66,7 +66,7 @@ group_action stage_norm::action_of(const announced_groups& groups, const engine:
   for (const auto& each : made.group.members)
     made.group.samples.push_back(groups.samples.at(each.of_batch));
   made.exchange = [meeting = meeting_, terms, waited_s = made.waited_s,
-                   at = engine::norm_place{.step = what.key,
+                   at = engine::norm_place{.step = step,
                                            .backward = kind != engine::action_kind::forward,
                                            .chunk = chunk,
                                            .group = group.value}](engine::norm_sum sum,

@@ -13,10 +13,11 @@
 #include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/norm/norm_sum_core.hpp"
 #include "engine/model/activity.hpp"
+#include "engine/schedule/plan.hpp"
 #include "engine/stage/group_pass.hpp"
 #include "engine/stage/norm_lanes.hpp"
 #include "engine/stage/norm_meeting.hpp"
-#include "engine/step/stage_core.hpp"
+#include "engine/step/step_key.hpp"
 
 /// Batch norm that is synchronized over replicas: an action on a group waits, on the work thread,
 /// for sums that the stage's actor makes with the same stage of the other replicas by what
@@ -59,8 +60,8 @@ class stage_norm {
   [[nodiscard]] result<std::optional<announced_groups>> groups_of(const run_stage& order) const;
 
   /// An action of a step with such groups.
-  [[nodiscard]] group_action action_of(const announced_groups& groups,
-                                       const engine::start_action& what,
+  [[nodiscard]] group_action action_of(const announced_groups& groups, const engine::step_key& step,
+                                       const engine::action& what,
                                        const exchange_terms& terms) const;
 
   /// Gives the sum to the thread that waits for it.

@@ -13,13 +13,11 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
-#include "engine/step/stage_core.hpp"
+#include "engine/step/step_key.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
-
-constexpr auto steps_ahead = engine::stage_core::steps_ahead;
 
 /// Whether the stage has given this answer.
 bool has_answered(const future<stage_done>& answer) {
@@ -73,7 +71,7 @@ void pipeline::leave_out_spare_keeper() {
 // step may have been fed that has not begun, for which the stages must wait.
 bool pipeline::can_replay() const {
   return order_of(training_steps_) != nullptr &&
-         last_step_ <= orders_.rbegin()->first.step.value + steps_ahead &&
+         last_step_ <= orders_.rbegin()->first.step.value + engine::steps_ahead &&
          std::ranges::all_of(under_way_, [&](const pending_step& each) {
            return orders_.contains(each.key) && each.kind == under_way_.front().kind;
          });

@@ -37,7 +37,7 @@ std::optional<group_action> group_of(stage_pointer self, const announced_step& s
   const auto& state = self->state;
   if (!step.groups) return std::nullopt;
   return state.norm.action_of(
-      *step.groups, what,
+      *step.groups, what.key, what.what,
       {caf::actor_cast<stage_actor>(self), state.connection, state.doing, item});
 }
 

@@ -100,7 +100,6 @@ using stage_effects = std::vector<stage_effect>;
 /// cannot succeed, and its early arrivals are dropped.
 class stage_core {
  public:
-  static constexpr std::uint64_t steps_ahead = 2;      ///< Arrivals kept before announcement.
   static constexpr std::size_t max_queued_steps = 64;  ///< Announced and not finished.
 
   /// `credits`: of each edge to another slice, at least 1. `logs`: what steps send is remembered

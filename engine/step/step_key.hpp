@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <cstdint>
 #include <string>
 
 #include "messages/base/ids.hpp"
@@ -15,6 +16,9 @@ struct step_key {
 
   auto operator<=>(const step_key&) const = default;
 };
+
+/// How many steps may arrive at a stage before the first of them is announced to it.
+inline constexpr std::uint64_t steps_ahead = 2;
 
 /// "step 3 of epoch 1".
 [[nodiscard]] std::string to_string(const step_key& key);
