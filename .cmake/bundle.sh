@@ -14,10 +14,7 @@ for name in "${programs[@]}"; do
   install -s "$build/bin/$name" "$out/programs/$name"
   ln -s ../start "$out/bin/$name"
 done
-# UCX with CUDA, where `./dev setup --cuda` has installed it.
-for ucx in .venv/lib/python3*/site-packages/libucx/lib; do
-  [ ! -d "$ucx" ] || export LD_LIBRARY_PATH="$PWD/$ucx${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-done
+. "$(dirname "${BASH_SOURCE[0]}")/ucx_with_cuda.sh"
 ldd "${programs[@]/#/$build/bin/}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u |
   while read -r name path; do
     [[ $name =~ $theirs ]] || install -s -m 644 "$(readlink -f "$path")" "$out/lib/$name"

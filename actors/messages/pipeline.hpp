@@ -123,9 +123,9 @@ struct replica_group {
 
 /// A group of two that moves tensors by a library of the stages' devices: what one stage sends
 /// another one, in another process, on edges of one kind, whatever the chunks. The sender has rank
-/// 0. One of the two begins each transfer first, the stage that comes first in the pipeline, and
-/// the other one when the first has announced it: no transfer waits on the GPU of the second for
-/// anything that the first has still to begin (docs/gpu.md).
+/// 0. One of the two begins each transfer first, and the other one when the first has announced it.
+/// By NCCL that is the stage that comes first in the pipeline, so that no transfer waits on the GPU
+/// of the second for anything that the first has still to begin (docs/gpu.md); by UCX the sender.
 struct edge_port {
   caf::strong_actor_ptr other = {};       // a stage_actor
   engine::edge on = engine::edge::input;  // or gradient

@@ -40,6 +40,7 @@ report() { python3 "$here/report.py" "$@"; }
 tests=(unit_devices unit_fake_device unit_device_stage parity_devices parity_nccl
   conformance_collective unit_nccl unit_nccl_tensors nccl_processes devices_program)
 if ! $rehearse && ! $bundled; then
+  . .cmake/ucx_with_cuda.sh
   cmake --preset release >/dev/null
   cmake --build $build --target troupe card_parity card_nccl card_speed resnet_pipeline \
     transformer_pipeline "${tests[@]}"

@@ -92,6 +92,16 @@ struct prepared : devices_ready {
   prepared() { ::unsetenv("FAKE_NCCL_SCRIPT"); }
 };
 
+/// A decoder in two stages, for two steps.
+inline task two_stages_by(engine::edge_transport edges) {
+  return {.build = decoder,
+          .batches = sentences({8, 8}),
+          .cuts = {2},
+          .optimizer = "adamw",
+          .options = {},
+          .edges = edges};
+}
+
 inline std::vector<c10::Device> cards(int count) {
   std::vector<c10::Device> all;
   for (int i = 0; i < count; ++i) all.push_back(fake::device(i));

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <caf/config.hpp>
 #include <cstring>
+#include <span>
 
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/launch/agents/agent_messages.hpp"
 #include "cluster/launch/agents/program_build.hpp"
+#include "messages/base/printable.hpp"
 #include "messages/codec/version.hpp"
 #include "messages/frame.hpp"
 #include "messages/link/ucx/version.hpp"
@@ -20,23 +22,13 @@
 namespace troupe::cluster::doctor {
 namespace {
 
-std::string digits_of(const unsigned char* bytes, std::size_t count) {
-  constexpr const char* digits = "0123456789abcdef";
-  std::string out;
-  for (std::size_t i = 0; i < count; ++i) {
-    out += digits[bytes[i] >> 4];
-    out += digits[bytes[i] & 15];
-  }
-  return out;
-}
-
 constexpr std::size_t round_up(std::size_t size) {
   return (size + 3) / 4 * 4;
 }
 
 /// The build id in a segment of notes; empty: it has none.
 std::string build_id_in(const char* notes, std::size_t bytes) {
-  constexpr std::size_t most_digits = 8;  // of bytes: enough to tell builds apart
+  constexpr std::size_t most_bytes = 8;  // enough to tell builds apart
   for (const char* const end = notes + bytes; notes + sizeof(ElfW(Nhdr)) <= end;) {
     ElfW(Nhdr) head;
     std::memcpy(&head, notes, sizeof head);
@@ -44,8 +36,8 @@ std::string build_id_in(const char* notes, std::size_t bytes) {
     const char* const value = name + round_up(head.n_namesz);
     if (value + head.n_descsz > end) return "";
     if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
-      return digits_of(reinterpret_cast<const unsigned char*>(value),
-                       std::min<std::size_t>(head.n_descsz, most_digits));
+      return to_hexadecimal(
+          std::as_bytes(std::span(value, std::min<std::size_t>(head.n_descsz, most_bytes))));
     notes = value + round_up(head.n_descsz);
   }
   return "";

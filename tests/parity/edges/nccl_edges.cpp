@@ -46,12 +46,7 @@ void check_edges(task what, std::size_t stages) {
   check_same(by_links, by_nccl);
 }
 
-const task two_stages{.build = decoder,
-                      .batches = sentences({8, 8}),
-                      .cuts = {2},
-                      .optimizer = "adamw",
-                      .options = {},
-                      .edges = engine::edge_transport::nccl};
+const task two_stages = two_stages_by(engine::edge_transport::nccl);
 
 /// Of the first batch.
 std::future<result<actors::step_outcome>> begin_step(actors::pipeline& pipeline) {

@@ -39,12 +39,7 @@ void check_ucx_edges(task what, std::size_t stages, int count) {
   check_same(on_cpu, by_ucx);
 }
 
-const task two_near_stages{.build = decoder,
-                           .batches = sentences({8, 8}),
-                           .cuts = {2},
-                           .optimizer = "adamw",
-                           .options = {},
-                           .edges = engine::edge_transport::ucx};
+const task two_near_stages = two_stages_by(engine::edge_transport::ucx);
 
 /// What a port has told, which may be later than a test that fails.
 struct told {
