@@ -59,7 +59,10 @@ constexpr fresh_values no_values() {
 }
 
 at::Tensor on_the_wire(const at::Tensor& values, bool bf16) {
-  const auto plain = values.detach().cpu().contiguous();
+  // Most need none of these, and each costs a small gradient as much as its copy.
+  auto plain = values.requires_grad() ? values.detach() : values;
+  if (!plain.is_cpu()) plain = plain.cpu();
+  if (!plain.is_contiguous()) plain = plain.contiguous();
   return bf16 && plain.scalar_type() == at::kFloat ? plain.to(at::kBFloat16) : plain;
 }
 

@@ -61,7 +61,7 @@ tensor_batch batch_builder::take() {
   batch_.values = at::empty({std::exchange(elements_, 0)}, dtype_);
   auto* to = static_cast<std::byte*>(batch_.values.mutable_data_ptr());
   for (const auto& each : std::exchange(small_, {})) {
-    const auto from = each.resolve_neg().contiguous();
+    const auto from = (each.is_neg() ? each.resolve_neg() : each).contiguous();
     std::memcpy(to, from.const_data_ptr(), from.nbytes());
     to += from.nbytes();
   }

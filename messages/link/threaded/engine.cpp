@@ -1,7 +1,9 @@
 #include "messages/link/threaded/engine.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -29,10 +31,11 @@ result<std::unique_ptr<engine>> engine::make(const link_options& options,
                                              const std::optional<link_options>& inside,
                                              link_events events, link_counters& counters,
                                              std::shared_ptr<shared_memory> memory,
-                                             std::shared_ptr<return_desk> desk) {
+                                             std::shared_ptr<return_desk> desk, int wake_fd) {
   std::unique_ptr<engine> out(
       new engine(options, inside, std::move(events), counters, std::move(memory), std::move(desk)));
-  if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
+  if (auto started = out->start(wake_fd); !started)
+    return tl::unexpected(std::move(started.error()));
   return out;
 }
 
@@ -71,10 +74,12 @@ engine::~engine() {
   events_.tell();
 }
 
-result<void> engine::start() {
+result<void> engine::start(int wake_fd) {
   epoll_ = descriptor(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_)
     return fail(errc::io_failed, fmt::format("cannot make an epoll: {}", std::strerror(errno)));
+  wake_fd_ = wake_fd;
+  if (auto watched = watch(wake_fd, wake_tag); !watched) return watched;
   if (auto opened = open_ucx(outside_); !opened || !inside_) return opened;
   return open_ucx(*inside_);
 }
@@ -123,13 +128,17 @@ result<std::string> engine::listen(const std::optional<door::address>& where,
 
 result<void> engine::open(entrance& at, result<door::listener> door, std::uint64_t tag) {
   if (!door) return tl::unexpected(std::move(door.error()));
+  if (auto watched = watch(door->fd(), tag); !watched) return watched;
+  at.listener.emplace(std::move(*door));  // epoll forgets the one before, which is closed
+  return {};
+}
+
+result<void> engine::watch(int what, std::uint64_t tag) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = tag;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, door->fd(), &event) != 0)
-    return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
-  at.listener.emplace(std::move(*door));  // epoll forgets the one before, which is closed
-  return {};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, what, &event) == 0) return {};
+  return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
 }
 
 template <class From>
@@ -240,11 +249,11 @@ void engine::give_back(peer_id to, std::uint64_t loan) {
   if (found != peers_.end()) found->second.core->give_back(loan);
 }
 
-bool engine::poll(clock::time_point now, bool news) {
+bool engine::poll(clock::time_point now) {
   bool worked = let_all_act(now);  // what was commanded goes out before we look for what came in
   worked |= events_.tell();        // buffers that come back now are still in the cache
   worked |= progress_ucx();
-  if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  if (!by_ucx_ || now >= look_at_) worked |= look_at_doors(now);
   shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) wake_expired(now);
@@ -254,27 +263,47 @@ bool engine::poll(clock::time_point now, bool news) {
   return worked;
 }
 
-bool engine::look_at_doors(clock::time_point now) {
-  look_at_ = now + door_pause;
+bool engine::look_at_doors(clock::time_point now, int milliseconds) {
   std::array<epoll_event, 64> ready;
-  const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  const int count =
+      ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), milliseconds);
+  if (milliseconds != 0) now = clock::now();
+  look_at_ = now + door_pause;
   bool worked = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& one = ready[static_cast<std::size_t>(i)];
-    if (one.data.u64 < first_peer) {
-      accept_waiting(one.data.u64 == inside_tag ? *inside_ : outside_, now);
-      continue;
-    }
-    if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) {
-      worked = true;  // UCX is looked at anyway
-      continue;
-    }
-    const auto found = peers_.find(one.data.u64);
-    if (found == peers_.end()) continue;
-    worked |= !found->second.is_stranger;  // nobody polls for what a stranger says next
-    tell_carrier(found->second, one.events);
+    worked |= take_news(one.data.u64, one.events, now);
   }
   return worked;
+}
+
+/// `events`: what epoll says of what has this tag. Returns whether there is work in it.
+bool engine::take_news(std::uint64_t tag, std::uint32_t events, clock::time_point now) {
+  if (tag == wake_tag) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto read_bytes = ::read(wake_fd_, &count, sizeof(count));
+    return false;  // commands are looked for anyway
+  }
+  if (tag < first_peer) return accept_waiting(tag == inside_tag ? *inside_ : outside_, now), false;
+  const auto found = peers_.find(tag & ~ucx::ucx_carrier::worker_tag);
+  if (found == peers_.end()) return false;
+  peer& which = found->second;
+  if (found->first != tag) {
+    if (which.over_ucx != nullptr) which.over_ucx->take_news();
+    return true;
+  }
+  tell_carrier(which, events);
+  return !which.is_stranger;  // nobody polls for what a stranger says next
+}
+
+/// epoll counts in milliseconds, so what is less is slept beside it.
+bool engine::wait(clock::duration longest) {
+  if (longest == clock::duration::max()) return look_at_doors({}, -1);
+  if (const auto whole = std::chrono::floor<std::chrono::milliseconds>(longest); whole > 0ms)
+    return look_at_doors({}, static_cast<int>(std::min<std::int64_t>(whole.count(), 1'000'000)));
+  pollfd news = {epoll_.get(), POLLIN, 0};
+  const timespec limit = {0, std::chrono::nanoseconds(longest).count()};
+  return ::ppoll(&news, 1, &limit, nullptr) > 0 && look_at_doors(clock::now());
 }
 
 /// `events`: what epoll says of its socket.

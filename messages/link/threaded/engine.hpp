@@ -33,11 +33,12 @@ class engine {
 
   /// Options for each door: `inside`, whose transport is shm, is for the second one, if there is to
   /// be one. `counters` outlives the engine; `memory` (null: none) is what it lends over shm,
-  /// and borrowed tensors are returned by way of `desk`. Errors: transport_missing, io_failed.
+  /// and borrowed tensors are returned by way of `desk`. `wake_fd`: an eventfd that ends a
+  /// `wait`; it outlives the engine too. Errors: transport_missing, io_failed.
   [[nodiscard]] static result<std::unique_ptr<engine>> make(
       const link_options& options, const std::optional<link_options>& inside, link_events events,
       link_counters& counters, std::shared_ptr<shared_memory> memory,
-      std::shared_ptr<return_desk> desk);
+      std::shared_ptr<return_desk> desk, int wake_fd);
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
   /// Completes what is in flight with errc::cancelled and closes every connection.
@@ -60,13 +61,14 @@ class engine {
   [[nodiscard]] static bool is_inside(peer_id which) noexcept { return which.value % 2 == 1; }
 
   /// Does all work that is due and calls the owner with events. Returns whether there was any.
-  /// `news`: a socket may be ready; otherwise sockets are looked at only now and then.
-  bool poll(clock::time_point now, bool news);
+  bool poll(clock::time_point now);
 
-  /// Readable when `poll` has something to do, once `arm` has returned true.
-  [[nodiscard]] int door_fd() const { return epoll_.get(); }
-  /// False when there is something to do at once.
+  /// Once `arm` has returned true, `wait` ends as soon as `poll` has something to do; false: there
+  /// is something to do at once.
   [[nodiscard]] bool arm();
+  /// Sleeps until a socket, UCX or the eventfd has news, at most for `longest`, and takes them in.
+  /// Returns whether there were any for `poll`.
+  bool wait(clock::duration longest);
   /// When `poll` has something to do at the latest.
   [[nodiscard]] clock::time_point deadline() const {
     return std::min({deadline_, sweep_at_, shown_.deadline(), alarm_.deadline()});
@@ -94,18 +96,20 @@ class engine {
   };
 
   // What epoll says of the doors; peers are numbered from there, the inside ones with odd numbers.
-  static constexpr std::uint64_t outside_tag = 0, inside_tag = 1, first_peer = 2;
+  static constexpr std::uint64_t outside_tag = 0, inside_tag = 1, wake_tag = 2, first_peer = 4;
 
   engine(const link_options& options, const std::optional<link_options>& inside, link_events events,
          link_counters& counters, std::shared_ptr<shared_memory> memory,
          std::shared_ptr<return_desk> desk);
 
-  result<void> start();
+  result<void> start(int wake_fd);
   static result<void> open_ucx(entrance& at);
   result<void> open(entrance& at, result<door::listener> door, std::uint64_t tag);
   template <class From>
   peer& add_peer(entrance& at, std::string name, connection::role mine, From from);
-  bool look_at_doors(clock::time_point now);
+  result<void> watch(int what, std::uint64_t tag);
+  bool look_at_doors(clock::time_point now, int milliseconds = 0);
+  bool take_news(std::uint64_t tag, std::uint32_t events, clock::time_point now);
   void accept_waiting(entrance& at, clock::time_point now);
   void take_in(entrance& at, door::visitor who, clock::time_point now);
   void push_out_stranger();
@@ -141,6 +145,7 @@ class engine {
   shown_share shown_;
 
   descriptor epoll_;
+  int wake_fd_ = -1;
   entrance outside_;                  // the only one, where there is one
   std::unique_ptr<entrance> inside_;  // null: there is no second
   peer_map peers_;

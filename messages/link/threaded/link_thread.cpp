@@ -1,7 +1,6 @@
 #include "messages/link/link_options.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -190,7 +189,8 @@ class threaded_link final : public link {
   }
 
   void run(link_events events, std::promise<result<void>>& started) {
-    auto made = engine::make(options_, inside_, std::move(events), counters_, memory_, desk_);
+    auto made =
+        engine::make(options_, inside_, std::move(events), counters_, memory_, desk_, wake_fd_);
     if (!made) return started.set_value(tl::unexpected(std::move(made.error())));
     engine_ = std::move(*made);
     started.set_value({});
@@ -198,7 +198,8 @@ class threaded_link final : public link {
     while (!stop_.load(std::memory_order_relaxed)) {
       bool worked = drain();
       const auto now = clock::now();
-      worked |= engine_->poll(now, std::exchange(door_news_, false));
+      worked |= std::exchange(has_news_, false);
+      worked |= engine_->poll(now);
       if (worked) {
         last_work = now;
         fruitless_ = 0;
@@ -269,7 +270,7 @@ class threaded_link final : public link {
                          : std::max(engine_->deadline() - now, clock::duration::zero());
       const bool armed = engine_->arm();
       if (!armed) longest = std::min(longest, patience());
-      if (longest > clock::duration::zero()) wait(longest);
+      if (longest > clock::duration::zero()) has_news_ = engine_->wait(longest);
     }
     sleeping_.store(false, std::memory_order_seq_cst);
   }
@@ -279,24 +280,6 @@ class threaded_link final : public link {
   clock::duration patience() {
     if (fruitless_ < 8) return ++fruitless_, clock::duration::zero();
     return std::min<clock::duration>(10us * (++fruitless_ - 8), 1ms);
-  }
-
-  /// Waits for commands, for sockets and, where it can be waited for, for UCX.
-  void wait(clock::duration longest) {
-    std::array<pollfd, 2> ready = {{{wake_fd_, POLLIN, 0}, {engine_->door_fd(), POLLIN, 0}}};
-    timespec limit{};
-    const bool bounded = longest != clock::duration::max();
-    if (bounded) {
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
-      limit.tv_sec = seconds.count();
-      limit.tv_nsec = std::chrono::nanoseconds(longest - seconds).count();
-    }
-    ppoll(ready.data(), ready.size(), bounded ? &limit : nullptr, nullptr);
-    door_news_ = ready[1].revents != 0;
-    if (ready[0].revents != 0) {
-      std::uint64_t count = 0;
-      [[maybe_unused]] const auto read_bytes = ::read(wake_fd_, &count, sizeof(count));
-    }
   }
 
   const link_options options_;
@@ -316,7 +299,7 @@ class threaded_link final : public link {
   alignas(64) std::unique_ptr<engine> engine_;
   clock::time_point no_spin_until_;
   clock::duration pause_ = 10ms;  // of polling, the next time the core is taken
-  bool door_news_ = true;         // a socket may be ready
+  bool has_news_ = false;         // that the last sleep ended with
   int fruitless_ = 0;             // times UCX would not be waited for since something happened
 
   std::thread thread_;

@@ -189,11 +189,15 @@ void ucx_carrier::probe(std::span<const std::byte> address) {
 }
 
 bool ucx_carrier::progress_ucx() {
-  return uses_ucx() && ucp_worker_progress(worker_.get()) > 0;
+  const bool worked = uses_ucx() && ucp_worker_progress(worker_.get()) > 0;
+  if (worked) is_armed_ = false;
+  return worked;
 }
 
 bool ucx_carrier::arm() {
-  return !uses_ucx() || ucp_worker_arm(worker_.get()) == UCS_OK;
+  if (!uses_ucx()) return true;
+  if (!is_armed_) is_armed_ = ucp_worker_arm(worker_.get()) == UCS_OK;
+  return is_armed_;
 }
 
 void ucx_carrier::on_failed(void* self, ucp_ep_h, ucs_status_t status) {
@@ -222,6 +226,7 @@ void ucx_carrier::post(sending& what, unsigned flags) {
   what.with = this;
   const ucp_request_param_t params = send_params(flags, &ucx_carrier::on_sent, &what);
   const auto header = what.head();
+  is_armed_ = false;
   posting_ = &what;  // it may be told of from within
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
                                                    what.data.data(), what.data.size(), &params);
@@ -272,11 +277,13 @@ void post_copy(ucp_ep_h endpoint, unsigned id, std::span<const std::byte> header
 void ucx_carrier::post_place(sending& what) {
   const chunk_place place{reinterpret_cast<std::uintptr_t>(what.data.data()), next_ticket_++};
   placed_[place.ticket] = &what;
+  is_armed_ = false;
   post_copy(endpoint_, wire::chunk_id, what.head(), std::as_bytes(std::span(&place, 1)));
 }
 
 void ucx_carrier::say_receipt(std::uint64_t ticket) {
   if (!uses_ucx()) return;
+  is_armed_ = false;
   post_copy(endpoint_, receipt_id, std::as_bytes(std::span(&ticket, 1)), {});
 }
 
@@ -380,6 +387,7 @@ void ucx_carrier::receive(receiving& what) {
   params.user_data = &what;
   // Where the sender is lost, UCX tells so from within, and gives a request all the same.
   receiving_.insert(&what);
+  is_armed_ = false;
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -414,6 +422,7 @@ void ucx_carrier::on_received(void* request, ucs_status_t status, std::size_t, v
 void ucx_carrier::drop(void* offered) {
   if (offered == nullptr) return door_carrier::drop(offered);
   if (!is_shm_) {
+    is_armed_ = false;
     if (worker_) ucp_am_data_release(worker_.get(), offered);
     return;
   }
@@ -442,6 +451,7 @@ void ucx_carrier::hang_up() {
   close_endpoint();
   endpoint_ = nullptr;
   event_fd_ = -1;
+  is_armed_ = false;
   worker_.reset();
   is_ending_ = false;
   places_.clear();

@@ -41,8 +41,11 @@ class ucx_carrier final : public door::door_carrier {
   bool progress_ucx();
   /// Whether frames go by way of UCX.
   [[nodiscard]] bool uses_ucx() const { return endpoint_ != nullptr && !failed_; }
-  /// False when there is something to do at once.
+  /// False when there is something to do at once. A worker that is armed, and has neither sent nor
+  /// told anything since, is left alone: to arm one takes two system calls.
   [[nodiscard]] bool arm();
+  /// The worker's descriptor was ready, so it has to be armed again.
+  void take_news() { is_armed_ = false; }
 
   void send(sending& what) override;
   void receive(receiving& what) override;
@@ -100,6 +103,7 @@ class ucx_carrier final : public door::door_carrier {
   ucx::worker worker_;
   ucp_ep_h endpoint_ = nullptr;
   int event_fd_ = -1;
+  bool is_armed_ = false;   // the worker
   bool is_known_ = false;   // the peer has said an address
   bool is_told_ = false;    // it has said UCX's
   bool has_tried_ = false;  // to make a worker
