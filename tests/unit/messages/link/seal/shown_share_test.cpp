@@ -1,4 +1,6 @@
 // How long a link keeps the number behind a share that it shows: by a clock of the test's own.
+#include <sys/eventfd.h>
+
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
@@ -43,8 +45,10 @@ TEST_CASE("a share is shown for a second, and forgotten then") {
 TEST_CASE("a link that showed a share forgets it though nobody else comes") {
   link_options options;
   link_counters counters;
-  const auto made = engine::make(options, std::nullopt, {}, counters, nullptr,
-                                 std::make_shared<return_desk>([](peer_id, std::uint64_t) {}));
+  const descriptor waker(eventfd(0, EFD_CLOEXEC));
+  const auto made =
+      engine::make(options, std::nullopt, {}, counters, nullptr,
+                   std::make_shared<return_desk>([](peer_id, std::uint64_t) {}), waker.get());
   REQUIRE(made);
   engine& listening = **made;
   const auto where = listening.listen(door::resolve(":0", true).value(), ":0");
@@ -55,10 +59,10 @@ TEST_CASE("a link that showed a share forgets it though nobody else comes") {
   auto now = start;
   while (listening.deadline() == engine::clock::time_point::max() && now < start + 10s) {
     now = engine::clock::now();
-    listening.poll(now, true);  // until it has taken the stranger in
+    listening.poll(now);  // until it has taken the stranger in
   }
   CHECK(listening.deadline() == now + 1s);
-  listening.poll(now + 1s, false);
+  listening.poll(now + 1s);
   CHECK(listening.deadline() == now + options.handshake_timeout);  // the stranger's time is left
 }
 
