@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # A mutant may take memory without an end.
-MODESTLY = ("nice", "-n", "5", "prlimit", f"--data={8 << 30}")
+MODESTLY = ("nice", "-n", "5", "prlimit", f"--data={4 << 30}")
 
 # By core: its test programs, the fast ones first, with the tests to run: titles, or "[#x]" for those
 # in x.cpp.
