@@ -115,7 +115,6 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
   if (!node.peer) {  // else both sides connected at once: one way each
     node.peer = peer;
     node.process = who->process;
-    node.connecting = false;
     out.emplace_back(node_up{name, who->process});
     for (auto& waiting : std::exchange(node.backlog, {}))
       out.emplace_back(transmit{peer, std::move(waiting)});
@@ -189,7 +188,6 @@ neighbourhood::effects neighbourhood::gone(const std::string& name, const error&
   auto& node = neighbours_.at(name);
   effects out;
   node.lost = why;
-  node.connecting = false;
   node.peer.reset();
   out.emplace_back(node_down{name, why});
   for (auto& waiting : std::exchange(node.backlog, {}))

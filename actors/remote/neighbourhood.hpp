@@ -121,7 +121,7 @@ class neighbourhood {
     process_identity process;     // once it was connected
     std::optional<peer_id> peer;  // the connection used for sending
     std::optional<error> lost;
-    bool connecting = false;
+    bool connecting = false;               // since the first frame for it
     bool leaving = false;                  // it said goodbye
     std::vector<messages::frame> backlog;  // waits for the connection
   };

@@ -31,13 +31,13 @@ result<shard_effects> shard_core::push(const based_push& what, const std::option
     return fail(errc::not_admitted, text_of(what.push) + ": that worker is no member");
   auto& [last, state, outcome] = found->second;
   const auto sequence = what.push.sequence;
-  if (sequence == last && last > 0) {
+  if (sequence < last || sequence == 0)
+    return fail(errc::stale, text_of(what.push) + " came after push " + std::to_string(last));
+  if (sequence == last) {
     shard_effects again;
     if (state == part::none) again.emplace_back(settle_push{what.push, outcome});
     return again;
   }
-  if (sequence < last || sequence == 0)
-    return fail(errc::stale, text_of(what.push) + " came after push " + std::to_string(last));
   if (sequence > last + 1 || state != part::none)
     return fail(errc::bad_frame, text_of(what.push) + " came before the fate of push " +
                                      std::to_string(last) + " was known");

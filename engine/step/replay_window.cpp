@@ -38,7 +38,7 @@ std::optional<std::uint64_t> newest_common(const std::vector<std::vector<std::ui
     const bool is_common = std::ranges::all_of(of_stages, [step](const auto& steps) {
       return std::ranges::find(steps, step) != steps.end();
     });
-    if (is_common && (!newest || step > *newest)) newest = step;
+    if (is_common) newest = std::max(newest.value_or(step), step);
   }
   return newest;
 }

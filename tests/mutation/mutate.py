@@ -1,13 +1,13 @@
 """Mutates pure cores, one decision at a time, and lists the mutants that no test notices.
 
-mutate.py [--build FOLDER] [--seconds N] [SOURCE..]
+mutate.py [--build FOLDER] [--seconds N] [--jobs N] [SOURCE..]
 
 A mutant is a source with one change: a comparison that is another one, a condition that is negated,
 `and` for `or`, a statement that is left out, a number that is one more or less. Only what depends on
 that source is compiled, into a folder of its own: neither the working tree nor the build is written.
 The test programs of the core (below) are linked with it and run one after the other, each for a
-limited time, until one fails or does not end. A mutant that all of them let pass survives. What is known to change
-nothing is in harmless.txt, with the reason. Ends with code 1 if another one survives.
+limited time, until one fails or does not end. A mutant that all of them let pass survives. What is
+known to change nothing is in harmless.txt, with the reason. Ends with code 1 if another one survives.
 """
 
 import argparse
@@ -18,13 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# By core: its test programs, the fast ones first, with the tests to run.
+# A mutant may take memory without an end.
+MODESTLY = ("nice", "-n", "5", "prlimit", f"--data={4 << 30}")
+
+# By core: its test programs, the fast ones first, with the tests to run: titles, or "[#x]" for those
+# in x.cpp.
 CORES = {
     "cluster/recovery/return_core.cpp": (("unit_recovery", ()), ("sim_replay", ("a run that*",))),
+    "cluster/recovery/return_core.hpp": (("unit_recovery", ()), ("sim_replay", ("a run that*",))),
     "cluster/recovery/checkpoint_record_core.hpp": (("unit_recovery", ()),
                                                     ("sim_replay", ("a run that*",))),
     "cluster/recovery/checkpoint_write_core.hpp": (("unit_recovery", ()), ("sim_checkpoints", ()),
@@ -34,6 +40,7 @@ CORES = {
     "engine/step/replay_window.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "engine/step/replay_window.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "cluster/hosts/keepers_core.cpp": (("unit_hosts", ()),),
+    "cluster/hosts/keepers_core.hpp": (("unit_hosts", ()), ("sim_replay", ("a run that*",))),
     "actors/recovery/kept_versions_core.hpp": (("unit_transfer", ()),
                                                ("sim_replay", ("*in pieces*",))),
     "actors/recovery/kept_stages_core.hpp": (("unit_transfer", ()),
@@ -42,12 +49,19 @@ CORES = {
                                                ("sim_replay", ("*keepers that compute*",))),
     "engine/step/step_end_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                       ("sim_replay", ())),
+    "engine/step/step_end_core.hpp": (("unit_stage_core", ()), ("sim_step_end", ()),
+                                      ("sim_replay", ())),
     "engine/step/credits.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
+    "engine/step/credits.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
+    "engine/step/loss_scaler.cpp": (("unit_stage_core", ()), ("sim_step_end", ())),
+    "engine/step/loss_scaler.hpp": (("unit_stage_core", ()), ("sim_step_end", ())),
     "engine/step/stage_core.cpp": (("unit_stage_core", ()), ("sim_stages", ()), ("sim_replay", ())),
     "engine/step/stage_core.hpp": (("unit_stage_core", ()), ("sim_stages", ()), ("sim_replay", ())),
     "engine/collective/all_reduce_core.cpp": (("unit_collective", ()), ("sim_replay", ())),
     "engine/collective/all_reduce_core.hpp": (("unit_collective", ()), ("sim_replay", ())),
     "engine/step/step_coordinator_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
+                                              ("sim_replay", ())),
+    "engine/step/step_coordinator_core.hpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                               ("sim_replay", ())),
     "engine/collective/all_gather_core.cpp": (("unit_collective", ()), ("sim_replay", ())),
     "engine/collective/all_gather_core.hpp": (("unit_collective", ()), ("sim_replay", ())),
@@ -73,7 +87,30 @@ CORES = {
     "cluster/config/sources/resume_command_core.cpp": (
         ("unit_config", ("A run is resumed with*", "What the settings say of resuming*",
                          "A run that verified its*", "Words that a shell would*")),),
+    "cluster/config/sources/resume_command_core.hpp": (
+        ("unit_config", ("A run is resumed with*", "What the settings say of resuming*",
+                         "A run that verified its*", "Words that a shell would*")),),
     "cluster/training/parameter_server/attempts_core.cpp": (("unit_server_recovery", ()),),
+    "engine/parameter_server/shard_core.cpp": (
+        ("unit_parameter_server", ("[#parameter_server_cores_test]",)),
+        ("sim_parameter_server", ())),
+    "engine/parameter_server/coordinator_core.cpp": (
+        ("unit_parameter_server", ("[#parameter_server_cores_test]",)),
+        ("sim_parameter_server", ())),
+    "actors/remote/liveness.cpp": (("unit_actors", ("[#liveness_test]",)),),
+    "actors/remote/liveness.hpp": (("unit_actors", ("[#liveness_test]",)),),
+    "actors/remote/neighbourhood.cpp": (("unit_actors", ("[#neighbourhood_test]",)),
+                                        ("sim_nodes", ())),
+    "actors/remote/neighbourhood.hpp": (("unit_actors", ("[#neighbourhood_test]",)),
+                                        ("sim_nodes", ())),
+    "cluster/launch/agents/agent_core.cpp": (
+        ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
+    "cluster/launch/agents/agent_core.hpp": (
+        ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
+    "cluster/launch/agents/session_core.cpp": (
+        ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
+    "cluster/launch/agents/session_core.hpp": (
+        ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
 }
 
 # What is looked for in a line, and what stands there in its mutant.
@@ -167,59 +204,150 @@ class Program:
                 found.add(made)
         return sorted(found)
 
-    def compile(self, made, source, shadow):
-        """Compiles an object with the mutant, which is in `shadow` under its own path."""
+    def unit(self, made):
+        words = self.compiles[made]
+        return self.build / words[words.index("-c") + 1]
+
+    def includes(self, made, file, source):
+        """Whether a file that an object is made of includes the source."""
+        words = self.compiles[made]
+        said = subprocess.run([*words[:words.index("-MD")], "-MM", str(file)], cwd=self.build,
+                              check=True, capture_output=True, text=True).stdout
+        return any((self.build / word).resolve() == ROOT / source for word in said.split())
+
+    def split(self, made, source):
+        """The text of a unity in two: what depends on the source, and the rest, which may be empty."""
+        text = self.unit(made).read_text()
+        included = re.findall(r'^#include "(/.*)"$', text, re.MULTILINE)
+        rest = [file for file in included if Path(file).resolve() != ROOT / source and
+                (source.endswith(".cpp") or not self.includes(made, file, source))]
+        needed = [file for file in included if file not in rest]
+        return without(text, rest), without(text, needed) if rest else ""
+
+    def compile(self, made, unit, out, folder):
+        """Compiles the source `unit` in the place of what an object is made of. Headers are looked
+        for in `folder` first."""
         words = list(self.compiles[made])
-        at = words.index("-c") + 1
-        unit = self.build / words[at]
-        if unit.resolve() == ROOT / source:
-            words[at] = str(shadow / source)
-        elif unit.suffix == ".cxx":
-            copy = shadow / unit.name
-            copy.write_text(unit.read_text().replace(str(ROOT / source), str(shadow / source)))
-            words[at] = str(copy)
-        out = shadow / (made.replace("/", "_"))
+        words[words.index("-c") + 1] = str(unit)
         words[words.index("-o") + 1] = str(out)
         for flag in ("-MF", "-MT"):
             if flag in words:
                 words[words.index(flag) + 1] = str(out) + ".d"
-        words.insert(words.index("-c"), f"-I{shadow}")
-        first = next(i for i, word in enumerate(words) if word.startswith("-I"))
-        words.insert(first, f"-I{shadow}")
-        done = subprocess.run(words, cwd=self.build, capture_output=True, text=True)
-        return out if done.returncode == 0 else None
+        first = next(i for i, word in enumerate(words) if word.startswith("-I") or word == "-c")
+        words.insert(first, f"-I{folder}")
+        done = subprocess.run(words, cwd=self.build, capture_output=True, text=True,
+                              env={**os.environ, "CCACHE_DISABLE": "1"})  # none comes twice
+        return done.returncode == 0
 
-    def link_with(self, objects, shadow):
+    def link_with(self, objects, folder):
+        """Links with `objects`, by the object that they stand for."""
         words = list(self.link)
         for made, out in objects.items():
-            if made in words:
-                words[words.index(made)] = str(out)
-            else:
-                words.insert(words.index("-o"), str(out))  # before the library that it is in
-        program = shadow / self.name
+            at = words.index(made if made in words else "-o")  # before the library that it is in
+            words[at:at + (made in words)] = map(str, out)
+        program = folder / self.name
         words[words.index("-o") + 1] = str(program)
         words.append("-Wl,-z,muldefs")
         subprocess.run(words, cwd=self.build, check=True, capture_output=True)
         return program
 
 
+def without(text, files):
+    """A unity's text without these files."""
+    for file in files:
+        text = text.replace(f'#include "{file}"\n', "")
+    return text
+
+
 def run(program, tests, seconds=None):
     """Whether the tests pass; None where they take longer than that."""
     try:
-        done = subprocess.run([str(program), "-a", *([",".join(tests)] if tests else [])],
+        done = subprocess.run([*MODESTLY, str(program), "-a",
+                               *([",".join(tests)] if tests else [])],
                               cwd=ROOT, timeout=seconds, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, preexec_fn=lambda: os.nice(5))
+                              stderr=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return None
     return done.returncode == 0
 
 
-def seconds_of(program, tests):
-    """How long the tests take of what is not mutated."""
-    begin = time.monotonic()
-    if not run(program.build / "bin" / program.name, tests):
-        sys.exit(f"mutate: {program.name} fails without a mutant")
-    return time.monotonic() - begin
+class Core:
+    """A core with its test programs, and what of them does not depend on it, in a folder."""
+
+    def __init__(self, source, build, folder):
+        self.source, self.folder = source, folder
+        self.text = (ROOT / source).read_text()
+        self.programs = [(Program(build, name), tests) for name, tests in CORES[source]]
+        self.objects = [program.objects_with(source) for program, _ in self.programs]
+        self.units, self.rests, self.seconds = {}, {}, []
+        for (program, _), objects in zip(self.programs, self.objects):
+            if not objects:
+                sys.exit(f"mutate: {program.name} does not depend on {source}: build it first")
+            for made in objects:
+                if made not in self.rests:
+                    self.divide(program, made)
+
+    def divide(self, program, made):
+        """Compiles what of an object's unity does not depend on the core."""
+        self.rests[made] = []
+        if program.unit(made).suffix != ".cxx":
+            return
+        self.units[made], rest = program.split(made, self.source)
+        if rest:
+            unit = self.folder / (made.replace("/", "_") + ".rest.cxx")
+            unit.write_text(rest)
+            self.rests[made] = [unit.with_suffix(".o")]
+            if not program.compile(made, unit, *self.rests[made], self.folder):
+                sys.exit(f"mutate: {made} does not compile without {self.source}")
+
+    def compile(self, program, made, folder):
+        """The object of what depends on the core, which is in the folder, or None."""
+        out = folder / made.replace("/", "_")
+        unit = program.unit(made)
+        if made in self.units:
+            unit = out.with_suffix(".cxx")
+            unit.write_text(self.units[made].replace(str(ROOT / self.source),
+                                                     str(folder / self.source)))
+        elif unit.resolve() == ROOT / self.source:
+            unit = folder / self.source
+        return out if program.compile(made, unit, out, folder) else None
+
+    def linked(self, text, folder):
+        """Each test program with this text of the core, and its tests; None where it does not
+        compile."""
+        (folder / self.source).parent.mkdir(parents=True)
+        (folder / self.source).write_text(text)
+        compiled = {}
+        for (program, tests), objects in zip(self.programs, self.objects):
+            for made in objects:
+                if made not in compiled:
+                    compiled[made] = self.compile(program, made, folder)
+                if compiled[made] is None:
+                    yield None, tests
+                    return
+            yield program.link_with({made: [compiled[made], *self.rests[made]] for made in objects},
+                                    folder), tests
+
+    def measure(self, least_seconds):
+        """How long the tests may take, by what they take of the core as it is."""
+        for program, tests in self.linked(self.text, self.folder):
+            begin = time.monotonic()
+            if not program:
+                sys.exit(f"mutate: {self.source} does not compile without a mutant")
+            if not run(program, tests):
+                sys.exit(f"mutate: {self.source}: {program.name} fails without a mutant")
+            self.seconds.append(least_seconds + 5 * (time.monotonic() - begin))
+
+    def fate(self, text):
+        """What becomes of a mutant: it "survives", is "caught" or "late", or is "unbuilt"."""
+        with tempfile.TemporaryDirectory(prefix="troupe-mutant-") as folder:
+            for (program, tests), seconds in zip(self.linked(text, Path(folder)), self.seconds):
+                if program is None:
+                    return "unbuilt"
+                passed = run(program, tests, seconds)
+                if not passed:
+                    return "late" if passed is None else "caught"
+        return "survives"
 
 
 def known_harmless():
@@ -233,42 +361,25 @@ def known_harmless():
     return known
 
 
-def try_core(source, build, least_seconds):
+def try_core(source, build, least_seconds, jobs):
     """The mutants that survive."""
-    programs = [(Program(build, name), tests) for name, tests in CORES[source]]
-    depend = [(program, tests, program.objects_with(source),
-               least_seconds + 5 * seconds_of(program, tests)) for program, tests in programs]
-    text = (ROOT / source).read_text()
-    total = caught = late = unbuilt = 0
-    survivors = []
-    for number, line, made, whole in mutants_of(text):
-        total += 1
-        with tempfile.TemporaryDirectory(prefix="troupe-mutant-") as folder:
-            shadow = Path(folder)
-            (shadow / source).parent.mkdir(parents=True)
-            (shadow / source).write_text(whole)
-            is_dead = False
-            for program, tests, objects, seconds in depend:
-                compiled = {each: program.compile(each, source, shadow) for each in objects}
-                if not compiled:
-                    sys.exit(f"{program.name} does not depend on {source}: build it first")
-                if None in compiled.values():
-                    unbuilt += 1
-                    total -= 1
-                    is_dead = True
-                    break
-                passed = run(program.link_with(compiled, shadow), tests, seconds)
-                if not passed:
-                    late += passed is None
-                    caught += 1
-                    is_dead = True
-                    break
-            if not is_dead:
+    survivors, fates = [], []
+    with tempfile.TemporaryDirectory(prefix="troupe-core-") as folder, \
+            ThreadPoolExecutor(jobs) as pool:
+        core = Core(source, build, Path(folder))
+        core.measure(least_seconds)
+        mutants = list(mutants_of(core.text))
+        for (number, line, made, _), fate in zip(
+                mutants, pool.map(core.fate, [whole for *_, whole in mutants])):
+            fates.append(fate)
+            if fate == "survives":
                 survivors.append((number, line.strip(), made.strip()))
                 print(f"{source}:{number} survives\n    {line.strip()}\n    {made.strip()}",
                       flush=True)
-    print(f"{source}: {total} mutants, {caught} caught, {late} of them because the tests did not "
-          f"end, {len(survivors)} survive ({unbuilt} more do not compile)", flush=True)
+    unbuilt, late = fates.count("unbuilt"), fates.count("late")
+    print(f"{source}: {len(fates) - unbuilt} mutants, {fates.count('caught') + late} caught, {late} "
+          f"of them because the tests did not end, {len(survivors)} survive ({unbuilt} more do not "
+          "compile)", flush=True)
     return survivors
 
 
@@ -279,6 +390,8 @@ def main():
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--seconds", type=float, default=20,
                         help="for each test program, beside five times what it takes otherwise")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count()),
+                        help="how many mutants of a core are tried at a time")
     given = parser.parse_args()
     build = (ROOT / given.build).resolve()
     harmless = known_harmless()
@@ -288,7 +401,7 @@ def main():
             sys.exit(f"mutate: no core {source}; the cores are {', '.join(CORES)}")
         subprocess.run(["ninja", "-C", str(build), *(name for name, _ in CORES[source])],
                        check=True, stdout=subprocess.DEVNULL)
-        for _, line, made in try_core(source, build, given.seconds):
+        for _, line, made in try_core(source, build, given.seconds, given.jobs):
             why = harmless.get((source, line, made))
             if why:
                 print(f"    harmless: {line} -> {made}: {why}")

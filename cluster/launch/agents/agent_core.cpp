@@ -59,7 +59,6 @@ agent_core::effects agent_core::obey(const agent_order& order) {
 }
 
 agent_core::effects agent_core::cut_off(const std::string& why) {
-  if (ending_ && ending_->empty() && running_.empty() && starting_.empty()) return leave_if_done();
   effects out;
   if (begun_ && !ending_) out.emplace_back(tell{events::ends{why}});
   std::ranges::move(end(milliseconds{0}, why), std::back_inserter(out));

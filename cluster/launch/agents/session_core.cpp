@@ -99,7 +99,6 @@ session_core::effects session_core::heard_event(std::string_view line) {
   if (const auto* text = std::get_if<events::line>(&*event))
     return {show{text->name, text->stream, text->text}};
   if (const auto* no = std::get_if<events::refused>(&*event)) {
-    processes_.erase(no->name);
     const bool names_it = no->why.starts_with(no->name + " ");
     return lose(errc::io_failed,
                 place_.text() + ": " + (names_it ? "" : no->name + " was not started: ") + no->why);

@@ -71,6 +71,9 @@ TEST_CASE("a synchronous update adds up in the order of ranks, whoever pushes fi
     const auto* update = only<server_update>(effects);
     REQUIRE(update);
     CHECK(*update == server_update{{1}, {push_of(second, 1, 0), push_of(first, 1, 0)}});
+    CHECK(coordinator.staged(0, one).empty());  // said once more
+    for (const std::uint32_t shard : {0, 1})
+      CHECK(coordinator.staged(shard, push_of(one.push.worker, 2, 1)).empty());
   }
 }
 
@@ -131,6 +134,24 @@ TEST_CASE("a push with a wrong part is refused with the part's error") {
   CHECK(only<refuse_part>(effects)->why == error{errc::bad_data, "a shape"});
 }
 
+TEST_CASE("a push whose parts differ is refused, and one with two wrong parts for the first") {
+  auto coordinator = with_two_workers({.mode = server_mode::asynchronous, .shards = 2});
+  CHECK(coordinator.staged(0, push_of(first, 1, 0)).empty());
+  const auto differs = coordinator.staged(1, push_of(first, 1, 1));
+  REQUIRE(only<refuse_part>(differs));
+  CHECK(only<refuse_part>(differs)->why.text.starts_with("the parts of a push differ"));
+  CHECK(coordinator.staged(1, push_of(second, 1, 0), error{errc::bad_data, "a shape"}).empty());
+  const auto both = coordinator.staged(0, push_of(second, 1, 0), error{errc::bad_data, "a value"});
+  REQUIRE(only<refuse_part>(both));
+  CHECK(only<refuse_part>(both)->why.text == "a shape");
+}
+
+TEST_CASE("what is told of a push by no shard of the server counts for nothing") {
+  auto coordinator = with_two_workers({.mode = server_mode::asynchronous});
+  CHECK(coordinator.staged(1, push_of(first, 1, 0)).empty());
+  CHECK(only<server_update>(coordinator.staged(0, push_of(first, 1, 0))));
+}
+
 TEST_CASE("a shard settles a repeated push as the first, and applies it once") {
   shard_core shard({});
   const auto what = push_of(first, 1, 0);
@@ -151,6 +172,20 @@ TEST_CASE("a shard settles a repeated push as the first, and applies it once") {
   REQUIRE(only<settle_push>(*again));
   CHECK(only<settle_push>(*again)->outcome == param_version{1});
   CHECK(shard.apply({{2}, {what}}).error().code == errc::bad_frame);
+}
+
+TEST_CASE("a shard refuses a push that comes after a later one, or before its turn") {
+  shard_core shard({});
+  shard.admit(first);
+  check_refused(shard.push(push_of(first, 0, 0)), errc::stale, "push 0 of worker 1 came after");
+  check_refused(shard.push(push_of(first, 2, 0)), errc::bad_frame, "before the fate of push 0");
+  for (const std::uint64_t sequence : {1, 2}) {
+    const auto what = push_of(first, sequence, sequence - 1);
+    REQUIRE(shard.push(what));
+    REQUIRE(shard.apply({{sequence}, {what}}));
+    REQUIRE(only<settle_push>(shard.updated({})));
+  }
+  check_refused(shard.push(push_of(first, 1, 0)), errc::stale, "came after push 2");
 }
 
 TEST_CASE("a shard does not obey an order that breaks the rules") {
@@ -174,13 +209,17 @@ TEST_CASE("after a failed update a shard settles all with the failure and takes 
   REQUIRE(shard.apply({{1}, {push_of(first, 1, 0)}}));
   const auto failed = shard.updated(fail(errc::handler_failed, "arithmetic"));
   int settled = 0;
+  std::vector<push_id> forgotten;
   for (const auto& effect : failed) {
+    if (const auto* part = std::get_if<forget_part>(&effect)) forgotten.push_back(part->push);
     const auto* each = std::get_if<settle_push>(&effect);
     if (!each) continue;
     ++settled;
     CHECK(each->outcome.error().code == errc::handler_failed);
   }
   CHECK(settled == 2);
+  CHECK(forgotten == std::vector{push_id{second, 1}});
+  CHECK(shard.updated({}).empty());  // one that was ordered before
   CHECK(shard.push(push_of(first, 2, 0)).error().code == errc::handler_failed);
 }
 

@@ -101,6 +101,7 @@ TEST_CASE("The system's word on a silent process of this host decides") {
     observer_of_b observer(beside);
     CHECK(observer.time_to_loss(process_state::gone) == usual.suspicion);
     CHECK(observer.why.code == errc::peer_lost);
+    CHECK(observer.tick().empty());
   }
   SECTION("alive, so it waits for a processor") {
     CHECK(observer_of_b(beside).time_to_loss(process_state::alive) == usual.starved_silence);
@@ -108,8 +109,10 @@ TEST_CASE("The system's word on a silent process of this host decides") {
   SECTION("alive, but behind a network") {
     CHECK(observer_of_b(in_container).time_to_loss(process_state::alive) == usual.silence);
   }
-  SECTION("held by a debugger") {
-    CHECK(observer_of_b(beside).time_to_loss(process_state::traced) == clock::duration::zero());
+  SECTION("held by a debugger, during which no silence counts") {
+    observer_of_b observer(beside);
+    CHECK(observer.time_to_loss(process_state::traced) == clock::duration::zero());
+    CHECK(observer.time_to_loss(process_state::alive) > usual.starved_silence - usual.suspicion);
   }
   SECTION("no word") {
     CHECK(observer_of_b(beside).time_to_loss(process_state::unknown) == usual.silence);
@@ -129,11 +132,21 @@ TEST_CASE("The system is not asked about other hosts, or when it is not to be") 
 }
 
 TEST_CASE("A machine that stood still convicts nobody") {
+  for (const clock::duration pause : {clock::duration(2 * usual.interval), clock::duration(1h)}) {
+    observer_of_b observer(elsewhere);
+    for (int i = 0; i < 7; ++i) observer.tick();  // one tick short of a loss
+    CHECK(!first<liveness::lost>(observer.tick(pause)));
+    observer.core.heard("b");
+    CHECK(observer.time_to_loss() == usual.silence);
+  }
+}
+
+TEST_CASE("A tick counts if it comes half an interval after the last one, or later") {
   observer_of_b observer(elsewhere);
-  for (int i = 0; i < 7; ++i) observer.tick();  // one tick short of a loss
-  CHECK(!first<liveness::lost>(observer.tick(1h)));
-  observer.core.heard("b");
-  CHECK(observer.time_to_loss() == usual.silence);
+  for (int i = 0; i < 20; ++i)
+    CHECK(!first<liveness::lost>(observer.tick(usual.interval / 2 - 1ms)));
+  for (int i = 0; i < 7; ++i) CHECK(!first<liveness::lost>(observer.tick(usual.interval / 2)));
+  CHECK(first<liveness::lost>(observer.tick(usual.interval / 2)));
 }
 
 TEST_CASE("Who stood still itself is told so for a while") {
@@ -144,6 +157,19 @@ TEST_CASE("Who stood still itself is told so for a while") {
   CHECK(observer.core.stood_still(observer.now + 100ms) == 3s);
   for (int i = 0; i < 60; ++i) observer.tick();
   CHECK(!observer.core.stood_still(observer.now + 100ms));
+
+  observer_of_b briefly(elsewhere);
+  const auto least = usual.suspicion - usual.interval;
+  briefly.tick(least - 1ms);
+  CHECK(!briefly.core.stood_still(briefly.now));
+  briefly.tick(least);
+  for (int i = 0; i < 50; ++i) {
+    CHECK(briefly.core.stood_still(briefly.now) == least);
+    briefly.tick();
+  }
+  CHECK(briefly.core.stood_still(briefly.now) == least);  // for five seconds
+  briefly.tick();
+  CHECK(!briefly.core.stood_still(briefly.now));
 }
 
 TEST_CASE("No heartbeat that comes within the bound makes an alarm, however late the observer") {

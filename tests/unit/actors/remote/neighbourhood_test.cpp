@@ -102,6 +102,8 @@ TEST_CASE("A lost node is reported once and what is sent to it afterwards comes 
   CHECK(down.node == "b");
   CHECK(down.why == error{errc::peer_lost, "node 'b' is gone: connection reset"});
   CHECK(core.lost("b"));
+  CHECK_FALSE(core.connected("b"));
+  CHECK_FALSE(core.peer_of("b"));
 
   effects = core.send("b", numbered(5));
   REQUIRE(effects.size() == 1);
@@ -184,6 +186,7 @@ TEST_CASE("A node that hangs is cut off, told why, and not listened to any more"
   const auto& end = std::get<neighbourhood::close>(effects[1]);
   CHECK(end.peer == peer_id{1});
   CHECK(end.why == error{errc::timed_out, "node 'a' has cut node 'b' off: it was silent"});
+  CHECK_FALSE(end.is_leaving);
 
   CHECK(core.lose("b", reset).empty());
   CHECK(core.frame_arrived({1}, numbered(1)).empty());
@@ -232,6 +235,7 @@ TEST_CASE("Of two connections to one node the first is used, and both deliver") 
   auto core = connected_to_b();
   core.peer_up({2});
   CHECK(core.frame_arrived({2}, hello_of("b")).empty());
+  CHECK(core.peer_of("b") == peer_id{1});
   CHECK(std::get<neighbourhood::transmit>(core.send("b", numbered(1)).at(0)).peer == peer_id{1});
   CHECK(std::get<neighbourhood::received>(core.frame_arrived({2}, numbered(2)).at(0)).node == "b");
 }
@@ -242,6 +246,7 @@ TEST_CASE("Leaving says goodbye to every peer and closes it") {
   REQUIRE(effects.size() == 2);
   CHECK(std::get<neighbourhood::transmit>(effects[0]).what.kind == frame_kind::goodbye);
   CHECK(std::get<neighbourhood::close>(effects[1]).why.code == errc::cancelled);
+  CHECK(std::get<neighbourhood::close>(effects[1]).is_leaving);
   CHECK(!core.alone());
   core.peer_down({1}, reset);
   CHECK(core.alone());
@@ -277,6 +282,28 @@ TEST_CASE("Control frames that overtake the hello come after it, a few and witho
   urgent.tensors.clear();
   for (int i = 0; i < 64; ++i) REQUIRE(core.frame_arrived({3}, urgent).empty());
   CHECK(std::holds_alternative<neighbourhood::close>(core.frame_arrived({3}, urgent).at(0)));
+  CHECK(core.peer_down({3}, reset).empty());
+  core.peer_up({3});
+  CHECK(core.frame_arrived({3}, hello_of("c")).size() == 1);  // with nothing from before
+}
+
+TEST_CASE("That a connection is made may be known after its hello, or after its end") {
+  auto core = connected_to_b();
+  CHECK(core.connected_to("b", {1}).empty());
+  CHECK(core.connected_to("c", {2}).empty());
+  core.peer_up({2});
+  CHECK(core.peer_down({2}, reset).empty());
+  const auto effects = core.peer_down({1}, reset);
+  REQUIRE(effects.size() == 1);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).node == "b");
+}
+
+TEST_CASE("A node that is connected already, or was lost, is not lost by a connection that fails") {
+  auto core = connected_to_b();
+  CHECK(core.connect_failed("b", {errc::timed_out, "no answer"}).empty());
+  CHECK(core.connected("b"));
+  CHECK(core.peer_down({1}, reset).size() == 1);
+  CHECK(core.connect_failed("b", {errc::timed_out, "no answer"}).empty());
 }
 
 TEST_CASE("A connection that ends before the hello gives every waiting frame back") {
@@ -345,4 +372,5 @@ TEST_CASE("A node that leaves greets nobody any more") {
   const auto effects = core.peer_up({2});
   REQUIRE(effects.size() == 1);
   CHECK(std::get<neighbourhood::close>(effects[0]).why.code == errc::cancelled);
+  CHECK(std::get<neighbourhood::close>(effects[0]).is_leaving);
 }

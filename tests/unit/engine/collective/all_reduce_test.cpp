@@ -352,6 +352,7 @@ TEST_CASE("an all-gather ends when every bucket of every rank is there, once") {
   CHECK_FALSE(core.arrived(key(1), 2, 2).value());
   CHECK(core.arrived(key(1), 3, 0).value());
   check_refused(core.arrived(key(1), 2, 2), errc::stale, "which is over");
+  CHECK_FALSE(core.arrived(key(3), 0, 0).value());  // only the second is under way
 }
 
 TEST_CASE("what a replaced rank sends once more of an all-gather is not used again") {
@@ -380,6 +381,16 @@ TEST_CASE("what a replaced rank sends once more of an all-gather is not used aga
   core.start_over(0, key(2));
   core.start_over(0, key(3));
   CHECK_FALSE(core.is_repeat(key(2), 0));
+}
+
+TEST_CASE("what a lost rank had sent of each all-gather that is done again comes once more") {
+  all_gather_core core(1, 2, {0, 1});
+  for (const std::uint64_t step : {1, 2}) REQUIRE_FALSE(core.arrived(key(step), 0, 0).value());
+  core.start_over(0, key(1));
+  for (const std::uint64_t step : {1, 2}) CHECK(core.is_repeat(key(step), 0));
+  core.start_over(0, key(2));
+  CHECK_FALSE(core.is_repeat(key(1), 0));
+  CHECK(core.is_repeat(key(2), 0));
 }
 
 TEST_CASE("an all-gather waits for nothing of ranks that own no bucket") {

@@ -80,6 +80,7 @@ TEST_CASE("what was forgotten, or never logged, is not sent again") {
   static_cast<void>(queue.offer(place_at(0, 1), true));
   static_cast<void>(queue.offer(place_at(0, 2)));
   static_cast<void>(queue.offer(place_at(0, 3), true));
+  static_cast<void>(queue.offer(place_at(1, 3)));
   queue.forget_before({{}, {3}});
   queue.start_over({{}, {1}});
   CHECK(queue.resume() == places{place_at(0, 3)});

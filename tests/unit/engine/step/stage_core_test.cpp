@@ -16,7 +16,9 @@ TEST_CASE("an action starts when its input is there and the one before it is don
   CHECK(core.begin(middle(at(1))).value() == nothing);
   CHECK(core.waiting_for() == "step 1 of epoch 1: F0 waits for its input");
   CHECK(core.input_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.is_idle());
   CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
+  CHECK_FALSE(core.is_idle());
   CHECK(core.waiting_for() == "step 1 of epoch 1: F0 runs");
   CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), f(1)));
   CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);

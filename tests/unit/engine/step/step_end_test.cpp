@@ -334,6 +334,18 @@ TEST_CASE("a tied gradient that comes once more from a new neighbour is known, o
   CHECK(core.take_repeat(key(5), "head"));
 }
 
+TEST_CASE("where steps are not logged no tied gradient of one that is over comes once more") {
+  step_end_core core({.ties = {"head"}});
+  REQUIRE(core.begin(key(1), 1));
+  CHECK(core.tie_arrived(key(1), "head")->empty());
+  static_cast<void>(core.actions_done(key(1)));
+  static_cast<void>(core.own_summed(key(1)));
+  only<apply_step>(core.gradients_ready(key(1), {}));
+  only<finish_step>(core.ended(key(1)));
+  core.start_over({"head"}, key(1));
+  CHECK_FALSE(core.take_repeat(key(1), "head"));
+}
+
 TEST_CASE("a step that is not complete may need what other stages send") {
   step_end_core core({.ties = {"head"}, .always_votes = true});
   CHECK_FALSE(core.waits_before(key(9)));

@@ -80,6 +80,8 @@ TEST_CASE("an agent counts as silent only where its launcher has not stood still
   CHECK(session.has_been_silent_since(asked));
   CHECK(session.tick(now += 400ms).empty());  // a tick may be late
   CHECK(session.has_been_silent_since(asked));
+  CHECK(reason(session.tick(now += 500ms)) == "not lost");
+  CHECK(session.has_been_silent_since(asked));
   auto paused = patient_session();
   now = begin_of_time;
   CHECK(told_in_silence(paused, now, 1s).empty());
@@ -154,7 +156,7 @@ TEST_CASE("at the end of a run an agent that says nothing is told of, and soon g
   CHECK(told_in_silence(session, now, 3s).empty());  // it may be busy
   session.expect_ends(now);
   CHECK(told_in_silence(session, now, 1400ms).empty());
-  CHECK(told_in_silence(session, now, 3500ms) ==
+  CHECK(told_in_silence(session, now, 3600ms) ==
         std::vector<std::string>{"node beta (10.0.0.2): its agent, or the ssh to it, does not "
                                  "answer; at the end of the run it is waited for 5 s at most"});
   CHECK(told_in_silence(session, now, 10s) ==
@@ -187,6 +189,12 @@ TEST_CASE(
     CHECK_THAT(told.front(), ContainsSubstring("node beta (10.0.0.2): stage-1 has not ended with "
                                                "the run, as one that is stopped (SIGSTOP)"));
   }
+  auto prompt = patient_session();
+  auto later = begin_of_time;
+  prompt.expect_ends(later);
+  CHECK(told_in_silence(prompt, later, 1400ms).empty());
+  CHECK(prompt.heard(output_stream::out, encode(agent_event(events::alive{})), later).empty());
+  CHECK(told_in_silence(prompt, later, 100ms).size() == 1);
   CHECK_FALSE(
       session.heard(output_stream::out, encode(agent_event(events::ended{"stage-1", 7, 0, 0})), now)
           .empty());

@@ -111,8 +111,8 @@ TEST_CASE("an agent whose scheduler asks it to end leaves that to its launcher w
   run(lonely, "stage-0");
   now = begin_of_time;
   CHECK(find<agent_core::tell>(lonely.asked_to_end(now)) != nullptr);
-  CHECK(find<agent_core::end_all>(lonely.tick(now += 1900ms)) == nullptr);
-  CHECK(find<agent_core::end_all>(lonely.tick(now += 200ms)) != nullptr);
+  CHECK(find<agent_core::end_all>(lonely.tick(now += 2000ms)) == nullptr);
+  CHECK(find<agent_core::end_all>(lonely.tick(now += 1ms)) != nullptr);
 }
 
 TEST_CASE("a session that hears that its scheduler wants an end answers, and says so") {
@@ -169,17 +169,23 @@ TEST_CASE("an agent that is told of life, or that its launcher is stopped, goes 
   }
   CHECK(agent.heard(encode(agent_order(orders::resume{})), now) ==
         agent_core::effects{agent_core::resume_all{}});
+  for (int i = 0; i < 4; ++i) CHECK(find<agent_core::end_all>(agent.tick(now += 250ms)) == nullptr);
+  CHECK(find<agent_core::end_all>(agent.tick(now += 250ms)) != nullptr);
 }
 
 TEST_CASE("an agent that stood still itself listens before it decides") {
   auto agent = begun_agent();
   CHECK(find<agent_core::end_all>(agent.tick(begin_of_time + 1h)) == nullptr);
+  auto slow = begun_agent();
+  for (const auto time : {500ms, 1000ms})
+    CHECK(find<agent_core::end_all>(slow.tick(begin_of_time + time)) == nullptr);
+  CHECK(find<agent_core::end_all>(slow.tick(begin_of_time + 1500ms)) != nullptr);
 }
 
 TEST_CASE("an agent says that it is alive, but not more often than needed") {
   auto agent = begun_agent();
-  CHECK(agent.tick(begin_of_time + 1ms).empty());
-  CHECK(agent.tick(begin_of_time + 251ms) ==
+  CHECK(agent.tick(begin_of_time + 249ms).empty());
+  CHECK(agent.tick(begin_of_time + 250ms) ==
         agent_core::effects{agent_core::tell{events::alive{}}});
   CHECK(agent.tick(begin_of_time + 300ms).empty());
 }
@@ -265,10 +271,58 @@ TEST_CASE("a session loses an agent that is silent, but not for standing still i
   CHECK_THAT(why, ContainsSubstring(remedy_of_silence));
   auto paused = ready_session();
   CHECK(reason(paused.tick(begin_of_time + 1h)) == "not lost");
+  auto slow = ready_session();
+  for (const auto time : {500ms, 1000ms})
+    CHECK(reason(slow.tick(begin_of_time + time)) == "not lost");
+  CHECK_THAT(reason(slow.tick(begin_of_time + 1500ms)), ContainsSubstring("silent for 1 s"));
   auto mute = new_session();
   now = begin_of_time;
-  for (int i = 0; i < 13; ++i) why = reason(mute.tick(now += 400ms));
-  CHECK_THAT(why, ContainsSubstring("no agent has answered within 5 s"));
+  for (int i = 0; i < 10; ++i) CHECK(reason(mute.tick(now += 500ms)) == "not lost");
+  CHECK_THAT(reason(mute.tick(now += 1ms)), ContainsSubstring("no agent has answered within 5 s"));
+}
+
+TEST_CASE("a session says that it is alive, but not more often than needed") {
+  auto session = ready_session();
+  CHECK(session.tick(begin_of_time + 249ms).empty());
+  CHECK(session.tick(begin_of_time + 250ms) ==
+        session_core::effects{session_core::send{orders::alive{}}});
+  CHECK(session.tick(begin_of_time + 499ms).empty());
+}
+
+TEST_CASE("a session whose launcher was stopped counts its agent's silence from when it goes on") {
+  auto session = ready_session();
+  auto now = begin_of_time + 400ms;
+  CHECK(reason(session.tick(now)) == "not lost");
+  CHECK(session.resume(now) == session_core::effects{session_core::send{orders::resume{}}});
+  for (int i = 0; i < 10; ++i) CHECK(reason(session.tick(now += 100ms)) == "not lost");
+  CHECK(reason(session.tick(now += 100ms)) != "not lost");
+  CHECK(session.resume(now).empty());
+}
+
+TEST_CASE("what comes on standard error is shown, and before the agent answers it is the reason") {
+  CHECK(ready_session().heard(output_stream::err, "slow", begin_of_time) ==
+        session_core::effects{session_core::show{"", output_stream::err, "slow"}});
+  for (const std::size_t further : {59U, 60U}) {  // of these lines the last ones are kept
+    auto session = new_session();
+    for (std::size_t i = 0; i <= further; ++i)
+      CHECK(session
+                .heard(output_stream::err, i == 0 ? "Host key verification failed." : "more",
+                       begin_of_time)
+                .empty());
+    const auto why = reason(session.ended({"beta", 4, 255, 0}));
+    CHECK((why.find("host key is unknown") != std::string::npos) == (further == 59));
+  }
+}
+
+TEST_CASE("a user is told how to try what reaches an agent, or the agent itself") {
+  auto place = beta;
+  CHECK(place.trial() == "ssh 10.0.0.2 true");
+  place.carrier = "srun";
+  CHECK(place.trial() == "srun --overlap --nodelist=10.0.0.2 true");
+  place.carrier = "mpirun";
+  CHECK(place.trial() == "mpirun --host 10.0.0.2 true");
+  place.host.clear();
+  CHECK(place.trial() == "/opt/trainer --help");
 }
 
 TEST_CASE("a session says once, and soon, that it waits for an agent, and for what") {
@@ -288,6 +342,10 @@ TEST_CASE("a session says once, and soon, that it waits for an agent, and for wh
   auto ready = ready_session();
   now = begin_of_time;
   CHECK(waits(ready).empty());
+  auto exact = new_session();
+  now = begin_of_time;
+  for (int i = 0; i < 4; ++i) CHECK(find<session_core::wait>(exact.tick(now += 499ms)) == nullptr);
+  CHECK(find<session_core::wait>(exact.tick(now += 4ms)) != nullptr);
 }
 
 TEST_CASE("what ssh says is told with host, meaning and remedy") {
