@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 
 import torch
@@ -85,7 +84,6 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
     if options.deterministic:  # as engine::compute_deterministically
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
         torch.utils.deterministic.fill_uninitialized_memory = False
