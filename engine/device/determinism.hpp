@@ -7,7 +7,8 @@ namespace troupe::engine {
 /// threads come. An operator that cannot do so then throws and names itself. The first call comes
 /// before arithmetic runs on a GPU, for LibTorch reads it without a lock; later ones with the same
 /// value write nothing. Nothing changes on the CPU, whose operators always do. cuBLAS needs no
-/// CUBLAS_WORKSPACE_CONFIG for it: LibTorch gives each stream of each thread a workspace of its own.
+/// CUBLAS_WORKSPACE_CONFIG for it: LibTorch gives each stream of each thread a workspace of its
+/// own.
 void compute_deterministically(bool wanted);
 
 }  // namespace troupe::engine
