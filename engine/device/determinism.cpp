@@ -1,7 +1,6 @@
 #include "engine/device/determinism.hpp"
 
 #include <ATen/Context.h>
-#include <stdlib.h>
 
 namespace troupe::engine {
 
@@ -12,10 +11,6 @@ void compute_deterministically(bool wanted) {
   context.setDeterministicAlgorithms(wanted, /*warn_only=*/false);
   // Or each new tensor would be filled with NaN.
   context.setDeterministicFillUninitializedMemory(false);
-}
-
-void fix_workspaces() {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
 }
 
 }  // namespace troupe::engine

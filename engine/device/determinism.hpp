@@ -6,11 +6,9 @@ namespace troupe::engine {
 /// they are given the same: cuDNN's algorithms, attention, and what would add in the order in which
 /// threads come. An operator that cannot do so then throws and names itself. The first call comes
 /// before arithmetic runs on a GPU, for LibTorch reads it without a lock; later ones with the same
-/// value write nothing. Nothing changes on the CPU, whose operators always do.
+/// value write nothing. Nothing changes on the CPU, whose operators always do. cuBLAS needs no
+/// CUBLAS_WORKSPACE_CONFIG for it: LibTorch gives each stream of each thread a workspace of its
+/// own.
 void compute_deterministically(bool wanted);
-
-/// What cuBLAS needs for that in the environment: workspaces of a fixed size. Called before
-/// LibTorch's CUDA library is loaded; what the user has set stays.
-void fix_workspaces();
 
 }  // namespace troupe::engine

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 
-#include "engine/device/determinism.hpp"
 #include "engine/device/device_findings_core.hpp"
 #include "engine/device/torch_cuda.hpp"
 
@@ -32,7 +31,6 @@ struct card_findings {
   card_findings() {
     const auto torch = torch_folder();
     problem = reason_against_all(driver, cuda_of_torch(torch));
-    fix_workspaces();
     if (problem.empty()) built = load_torch_cuda(torch / "lib" / "libtorch_cuda.so");
   }
 };

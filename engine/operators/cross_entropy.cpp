@@ -40,6 +40,7 @@ at::Tensor whole_rows(const at::Tensor& scores) {
 }
 
 /// Logarithms of the softmax of the first `classes` columns, and of 0 in the others. f32
+/// LibTorch has a kernel from 16 bits to f32 for fp16 alone: scores in bf16 are copied either way.
 at::Tensor logarithms_of(const at::Tensor& rows, std::int64_t classes) {
   if (rows.size(1) == classes) return at::log_softmax(rows, 1, at::kFloat);
   auto of_all = rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);

@@ -132,8 +132,8 @@ long long now(const auto& statistic) {
 class profile {
  public:
   profile(std::string file, c10::Device on) : file_(std::move(file)), on_(on) {
-    const std::set<profiler::ActivityType> kinds{profiler::ActivityType::CPU,
-                                                 profiler::ActivityType::CUDA};
+    std::set<profiler::ActivityType> kinds{profiler::ActivityType::CPU};
+    if (on.is_cuda()) kinds.insert(profiler::ActivityType::CUDA);
     config_.experimental_config.profile_all_threads = true;
     profiler::prepareProfiler(config_, kinds);
     profiler::enableProfiler(config_, kinds, {at::RecordScope::FUNCTION});

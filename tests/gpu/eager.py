@@ -1,17 +1,18 @@
 """Trains what card_speed trains, with PyTorch's own modules in eager mode, on one GPU.
 
 eager.py resnet50|gpt [--micro-batches N] [--batch N] [--steps N] [--tokens N] [--read-loss]
-         [--deterministic]
+         [--deterministic] [--trace FILE]
 
 Prints one JSON object. The host reads the loss after each step with --read-loss, else only at the
-end of the run; the time of a step then is the mean of ten in a row.
+end of the run; the time of a step then is the mean of ten in a row. With --trace, FILE has the first
+timed step as torch.profiler sees it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import time
 
 import torch
@@ -83,9 +84,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--read-loss", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--trace")
     options = parser.parse_args()
     if options.deterministic:  # as engine::compute_deterministically
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
         torch.utils.deterministic.fill_uninitialized_memory = False
@@ -112,11 +113,15 @@ def main() -> None:
     torch.cuda.synchronize()
     at_once = 1 if options.read_loss else AT_ONCE
     for _ in range(options.steps // at_once):
+        seen = torch.profiler.profile() if options.trace and not seconds else None
         begin = time.perf_counter()
-        for _ in range(at_once):
-            loss = step()
-        value = loss.item()
+        with seen or contextlib.nullcontext():
+            for _ in range(at_once):
+                loss = step()
+            value = loss.item()
         seconds.append((time.perf_counter() - begin) / at_once)
+        if seen:
+            seen.export_chrome_trace(options.trace)
     print(json.dumps({
         "model": options.model, "micro_batches": count, "batch": options.batch,
         "read_loss": options.read_loss, "loss": value, "seconds": seconds,

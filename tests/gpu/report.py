@@ -112,6 +112,21 @@ def speed_lines(speed: dict) -> list[str]:
         lines += ["", f"In {speed['growth']['steps']:,} steps of ResNet-50 (batch 32) LibTorch's "
                   f"allocator reserved {speed['growth']['reserved_growth']:,} bytes more than after "
                   "the first."]
+    return lines + host_lines(speed.get("host", []))
+
+
+def host_lines(rows: list[dict]) -> list[str]:
+    """The host's time for products of matrices, without that in CUDA's functions."""
+    if not rows:
+        return []
+    lines = ["", "How many products of matrices a step has, and the host's time for one, without that in "
+             "CUDA's functions (median, least):", "", "| trained | how | ms a step | addmm | us | least | mm | us | least |",
+             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        products = " | ".join(f"{each['calls']} | {each['median_us']:.0f} | {each['least_us']:.0f}"
+                              for each in (row["products"]["addmm"], row["products"]["mm"]))
+        lines.append(f"| {row['model']}, batch {row['batch']} | {row['what']} | "
+                     f"{1000 * row['seconds']:.2f} | {products} |")
     return lines
 
 

@@ -6,7 +6,7 @@
 # none), compares what GPU 0 computes with float64 on the CPU (every layer, loss and optimizer),
 # trains with one to four stages on it, has NCCL sum between processes, measures steps beside
 # PyTorch's in eager mode (torchvision must be there), and runs the trainers with stages on the GPU
-# through losses, interrupts and checkpoints. It takes about nine minutes beside the tests. What was
+# through losses, interrupts and checkpoints. It takes about eleven minutes beside the tests. What was
 # found goes into one JSON (build/gpu.json), from which `tests/gpu/report.py write-docs FILE.json`
 # writes docs/gpu.md. Exits with 1 where a test, a comparison or a run failed, and with 3 where no
 # GPU can be used: the report says why.
@@ -105,7 +105,7 @@ if report write-docs "$out" --page "$scratch/gpu.md" 2>/dev/null; then
   echo "run.sh: a rehearsal was written into the page" >&2 && exit 1
 fi
 for each in "the device of tests (a rehearsal)" "| optimizer adamw |" "| pipeline of 1 |" \
-  "| small, batch 8 | 2 stages |" "| lost stage | passed |"; do
+  "| small, batch 8 | 2 stages |" "| small, batch 8 | 1 stage, A=b |" "| lost stage | passed |"; do
   grep -qF "$each" "$scratch/gpu.md" || { echo "run.sh: the page lacks '$each'" >&2 && exit 1; }
 done
 echo "rehearsed"

@@ -1,21 +1,25 @@
-"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, in turns, and the trainer's.
+"""Steps of Troupe's stages on one GPU beside PyTorch's in eager mode, in turns, and the trainer's; and
+how long the host takes for a product of matrices.
 
 speed.py BIN DEVICE OUT.json [--rehearse | --only PART[,PART..]] [--rounds N]
 
-BIN has card_speed and resnet_pipeline. With --rehearse, two small runs on the device of tests, and none of PyTorch's.
-With --only, some of resnet50, gpt and trainer, beside which OUT.json keeps the parts that it has; with --rounds N,
-each way N times instead of twice.
+BIN has card_speed and resnet_pipeline. With --rehearse, four small runs on the device of tests, and none of PyTorch's.
+With --only, some of resnet50, gpt, trainer and host, beside which OUT.json keeps the parts that it has; with
+--rounds N, each way N times instead of twice. `host` takes two minutes at most, and leaves out what it has no time for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +53,7 @@ PYTORCH = {
 }
 PADDED = {"PyTorch, eager, loss read, 50,304 tokens": ["--read-loss", "--tokens", "50304"]}
 BATCHES = {"resnet50": 256, "gpt": 16}
-PARTS = [*BATCHES, "trainer"]
+PARTS = [*BATCHES, "trainer", "host"]
 
 # The trainer, whose batches come from the host's memory.
 TRAINER = ["--model", "resnet50", "--data", "synthetic:3x224x224:1000:20000", "--batch-size", "256",
@@ -66,10 +70,31 @@ TRAINED = {
 STEPS = 40
 SETTLED = 10  # steps
 
+# What may change the host's time for a product of matrices: whose steps they are, with which flags,
+# and what stands in the environment. What matters most comes first, what may not end well last.
+HOST = [
+    ("1 stage", [], ""),
+    ("PyTorch, eager", ["--read-loss"], ""),
+    ("1 stage", [], "CUBLAS_WORKSPACE_CONFIG=:4096:8"),
+    ("PyTorch, eager", ["--read-loss"], "CUBLAS_WORKSPACE_CONFIG=:4096:8"),
+    ("1 stage, any order of additions", ["--any-order"], ""),
+    ("2 stages, 2 micro-batches", ["--stages", "2", "--micro-batches", "2"], ""),
+    ("1 stage", [], "CUBLASLT_HEURISTICS_CACHE_CAPACITY=65536"),
+    ("1 stage", [], "CUBLASLT_WORKSPACE_SIZE=32768"),
+    ("1 stage", [], "MALLOC_CONF=dirty_decay_ms:10000,muzzy_decay_ms:10000"),
+    ("1 stage", [], "UCX_MEM_EVENTS=n"),
+    ("1 stage", [], "LD_PRELOAD=libstdc++.so.6:libc.so.6"),  # without jemalloc
+    ("1 stage", [], "CUDA_MODULE_LOADING=EAGER"),
+]
+HOST_S = 120
+PRODUCTS = ("addmm", "mm")
 
-def run(command: list[str]) -> dict:
-    """One program's JSON."""
-    done = subprocess.run(command, timeout=PATIENCE_S, text=True, check=False,
+
+def run(command: list[str], environment: str = "", patience_s: float = PATIENCE_S) -> dict:
+    """One program's JSON. `environment`: NAME=VALUE, or nothing."""
+    more = dict([environment.split("=", 1)]) if environment else {}
+    done = subprocess.run(command, timeout=patience_s, text=True, check=False,
+                          env={**os.environ, **more},
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
         raise ValueError(f"{' '.join(command)}: code {done.returncode}: {done.stderr[-400:]}")
@@ -144,6 +169,56 @@ def rehearsed_rows(programs: Path, device: str) -> Iterator[dict]:
         yield row_of(f"{stages} stages", {**seen, "predicted_bytes": predicted})
 
 
+def host_times(trace: dict) -> dict[str, dict]:
+    """Of each kind of product in a trace: how many there are, and the host's time for one without
+    that in CUDA's functions, in us. An operator within another of its name, as autocast has it, is
+    not counted."""
+    events = [each for each in trace["traceEvents"] if each.get("ph") == "X"]
+    calls: dict[int, list[tuple[float, float]]] = {}
+    for each in events:
+        if each.get("cat") in ("cuda_runtime", "cuda_driver"):
+            calls.setdefault(each["tid"], []).append((each["ts"], each["dur"]))
+    for each in calls.values():
+        each.sort()
+    found = {}
+    for name in PRODUCTS:
+        own: list[float] = []
+        ends: dict[int, float] = {}
+        for each in sorted((one for one in events if one["name"] == f"aten::{name}"),
+                           key=lambda one: (one["ts"], -one["dur"])):
+            begin, end = each["ts"], each["ts"] + each["dur"]
+            if end <= ends.get(each["tid"], 0):
+                continue
+            ends[each["tid"]] = end
+            inside = calls.get(each["tid"], [])
+            inside = inside[bisect_left(inside, (begin, 0)):bisect_left(inside, (end, 0))]
+            own.append(each["dur"] - sum(took for _, took in inside))
+        if not own:
+            raise ValueError(f"the trace has no aten::{name}")
+        found[name] = {"calls": len(own), "median_us": statistics.median(own), "least_us": min(own)}
+    return found
+
+
+def host_rows(programs: Path, device: str, model: str, batch: int,
+              ways: list[tuple[str, list[str], str]]) -> Iterator[dict]:
+    """Each way's steps, the first of which is traced."""
+    until = time.monotonic() + HOST_S
+    for name, flags, environment in ways:
+        what = f"{name}, {environment}" if environment else name
+        program = [sys.executable, str(EAGER)] if name.startswith("PyTorch") else [
+            str(programs / "card_speed"), device]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            try:
+                seen = run([*program, model, "--batch", str(batch), "--steps", "6", *flags, "--trace",
+                            str(file)], environment, max(0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                print(f"{what}: no time is left", flush=True)
+                continue
+            products = host_times(json.loads(file.read_text(encoding="utf-8")))
+        yield {**row_of(what, {**seen, "seconds": seen["seconds"][1:]}), "products": products}
+
+
 def growth_of(programs: Path, device: str) -> dict:
     """What 1,000 steps have more of the GPU's memory than their beginning."""
     many = run([str(programs / "card_speed"), device, "resnet50", "--batch", "32", "--steps", "1000"])
@@ -173,27 +248,35 @@ def main() -> int:
     asked = arguments()
     programs, device, out = asked.programs.resolve(), asked.device, asked.out
     before = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    found = {"rows": before.get("rows", []), "growth": before.get("growth")}
+    found = {"rows": before.get("rows", []), "growth": before.get("growth"),
+             "host": before.get("host", [])}
 
     def write() -> None:
         out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
-    def note(rows: Iterator[dict]) -> None:
+    def note(rows: Iterator[dict], into: str = "rows") -> None:
         for row in rows:
-            found["rows"] = [one for one in found["rows"]
-                             if (one["model"], one["what"]) != (row["model"], row["what"])] + [row]
+            found[into] = [one for one in found[into]
+                           if (one["model"], one["what"]) != (row["model"], row["what"])] + [row]
+            for name, product in row.get("products", {}).items():
+                print(f"  {name}: {product['calls']} of {product['median_us']:.0f} us on the host, "
+                      f"{product['least_us']:.0f} at least")
             print(f"{row['model']}, {row['what']}: {1000 * row['seconds']:.2f} ms, "
                   f"{row['peak_bytes'] / 2**30:.2f} GiB", flush=True)
             write()
 
     if asked.rehearse:
         note(rehearsed_rows(programs, device))
+        note(host_rows(programs, device, "small", 8, [("1 stage", [], ""), ("1 stage", [], "A=b")]),
+             "host")
         return 0
     for part in asked.only.split(","):
         if part == "trainer":
             note(trainer_rows(programs, device))
             found["growth"] = growth_of(programs, device)
             write()
+        elif part == "host":
+            note(host_rows(programs, device, "gpt", BATCHES["gpt"], HOST), "host")
         else:
             note(rows_of(programs, device, part, asked.rounds))
     return 0

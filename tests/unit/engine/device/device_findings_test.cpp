@@ -4,6 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/device/device_findings_core.hpp"
 #include "engine/device/driver.hpp"
+#include "engine/device/open_device.hpp"
 #include "engine/device/torch_cuda.hpp"
 #include "tests/scratch_folder.hpp"
 
@@ -220,6 +222,13 @@ TEST_CASE("LibTorch's CUDA library, once loaded, tells what it was built for") {
                                                                {.version = 90},
                                                                {.version = 120},
                                                                {.version = 120, .portable = true}});
+}
+
+// LibTorch parses the variable at each product, which takes its host four times as long.
+TEST_CASE("LibTorch is made ready for GPUs without a setting of cuBLAS's workspaces") {
+  ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
+  static_cast<void>(find_usable_cards());
+  CHECK(std::getenv("CUBLAS_WORKSPACE_CONFIG") == nullptr);
 }
 
 }  // namespace
