@@ -218,7 +218,7 @@ TEST_CASE("after a failed update a shard settles all with the failure and takes 
     CHECK(each->outcome.error().code == errc::handler_failed);
   }
   CHECK(settled == 2);
-  CHECK(forgotten == std::vector{push_id{second, 1}});
+  CHECK((forgotten == std::vector{push_id{second, 1}}));
   CHECK(shard.updated({}).empty());  // one that was ordered before
   CHECK(shard.push(push_of(first, 2, 0)).error().code == errc::handler_failed);
 }
