@@ -1,6 +1,7 @@
 #include "cluster/membership/node_group.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -27,9 +28,12 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "cluster/membership/outliving/invitation.hpp"
 #include "cluster/membership/stage_node.hpp"
+#include "messages/descriptor.hpp"
 #include "tests/refusal.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
+#include "tests/unit/heard_stderr.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -291,6 +295,34 @@ TEST_CASE("an understudy that is lost as the host of a lost node is given up is 
   CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
 }
 
+TEST_CASE("an understudy that cannot be started is warned of, and the run goes on without one") {
+  const auto nodes = std::make_shared<watched_threads>();
+  std::promise<caf::actor_addr> understudy;
+  nodes->spawn = [&](auto& system, const auto& here, auto on_shut_down) {
+    const auto spawned = stage_host({})(system, here, std::move(on_shut_down));
+    if (here.node.name() == "understudy-1") understudy.set_value(spawned->address());
+    return spawned;
+  };
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    return nodes->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(20), 1);
+  REQUIRE(group);
+  nodes->start_another = [](const auto&, const auto&) -> result<void> {
+    return fail(errc::io_failed, "the system has no process for it");
+  };
+  const tests::heard_stderr heard;
+  caf::anon_send_exit(understudy.get_future().get(), caf::exit_reason::kill);
+  nodes->told_ends.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  (*group)->fill_understudies();
+  CHECK_THAT(
+      heard.text(),
+      ContainsSubstring("warning: understudy-1 is lost, an understudy; another one is started\n") &&
+          ContainsSubstring("warning: no other understudy is started: the system has no process "
+                            "for it\n"));
+  CHECK((*group)->lost({}).empty());
+}
+
 TEST_CASE("a run that is stopped waits no longer for a node in the place of a lost one") {
   const auto nodes = std::make_shared<watched_threads>();
   nodes->start_another = [](const auto&, const auto&) { return result<void>(); };
@@ -324,6 +356,31 @@ TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of 
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while ((*group)->outliving_host() && std::chrono::steady_clock::now() < end)
     std::this_thread::yield();  // its own word on that may come first
+  CHECK_FALSE((*group)->outliving_host());
+  CHECK((*group)->lost({}).empty());
+}
+
+TEST_CASE("why nothing outlives the trainer is told in a warning, and the run begins without it") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const descriptor own(ends[0]), other(ends[1]);
+  const bool is_invited = GENERATE(false, true);
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->on_invite = [&](const std::string& trainer) -> result<void> {
+    if (!is_invited) return fail(errc::peer_lost, "an invitation cannot be sent: Broken pipe");
+    decline_invitation(other.get(), trainer, "keeper: the port 4711 is taken");
+    return {};
+  };
+  const tests::heard_stderr heard;
+  const auto group =
+      node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, own.get());
+  REQUIRE(group);
+  const std::string why = is_invited ? "it has not joined: keeper: the port 4711 is taken"
+                                     : "an invitation cannot be sent: Broken pipe";
+  CHECK_THAT(heard.text(),
+             ContainsSubstring("warning: no process keeps versions for another trainer: if this "
+                               "one is lost, the run goes back to its last checkpoint: " +
+                               why + "\n"));
   CHECK_FALSE((*group)->outliving_host());
   CHECK((*group)->lost({}).empty());
 }
