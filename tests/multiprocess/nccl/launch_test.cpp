@@ -133,8 +133,8 @@ TEST_CASE("Stages in processes of their own send by UCX, to the weights of links
   CHECK(bytes_of(folder / "ucx") == bytes_of(folder / "links"));
 
   namespace sockets = messages::testing;
-  const auto look_and_kill = [](pid_t run) {
-    const auto stages = children_of(run);
+  const auto look_and_kill = [](pid_t program) {
+    const auto stages = children_of(program);
     for (const auto stage : stages) {
       CHECK_FALSE(sockets::lines_of(stage, "unix", 6).empty());  // else nothing would be seen
       CHECK(sockets::ports_of(stage, {"tcp", "tcp6", "udp", "udp6"}).empty());
