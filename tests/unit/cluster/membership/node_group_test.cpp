@@ -413,6 +413,36 @@ TEST_CASE("why a node is ended that another lost sight of is known before anybod
   unread.read_until(": it is lost\n");
 }
 
+TEST_CASE("a node that is left out and has not ended is warned of") {
+  const auto nodes = std::make_shared<watched_threads>();
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  lose_only_stage(**group);
+  nodes->not_ended = error{errc::io_failed, "stage-0 was killed, and has not ended"};
+  const tests::heard_stderr heard;
+  static_cast<void>((*group)->leave_out(0, {errc::peer_lost, "it is of no use any more"}));
+  CHECK_THAT(heard.text(), ContainsSubstring("warning: stage-0 was killed, and has not ended\n"));
+}
+
+TEST_CASE("what else has ended in a run that fails is told once, at its end") {
+  const auto nodes = std::make_shared<watched_threads>();
+  const std::string killed = "stage-0 was killed by signal 9", other = "stage-1 exited with code 3";
+  const tests::heard_stderr heard;
+  {
+    const auto group = node_group::start(nodes, {"stage-0", "stage-1"}, "");
+    REQUIRE(group);
+    (*group)->note_failure({errc::peer_lost, killed});
+    for (const auto& [node, how] :
+         {std::pair("stage-0", killed), std::pair("stage-1", other), std::pair("stage-1", other)})
+      nodes->told_ends.push_back({node, {errc::peer_lost, how}});
+  }
+  const auto text = heard.text();
+  const auto first = text.find("warning: " + other + "\n");
+  CHECK(first != std::string::npos);
+  CHECK(first == text.rfind("warning: " + other + "\n"));
+  CHECK(text.find("warning: " + killed) == std::string::npos);
+}
+
 TEST_CASE("a node of another build is refused, and the run goes on waiting for one of its own") {
   const auto nodes = std::make_shared<watched_threads>();
   nodes->build = "00ff";
