@@ -31,13 +31,13 @@ result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
   if (!opened) return tl::unexpected(opened.error());
   std::shared_ptr<tensor_reader> made(new tensor_reader(file, std::move(*opened)));
   struct stat about {};
-  if (::fstat(made->opened_.get(), &about) != 0)
+  if (::fstat(made->opened_->get(), &about) != 0)
     return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
   const auto file_bytes = static_cast<std::uint64_t>(about.st_size);
-  auto front = read_front(file, made->opened_, first_bytes);
+  auto front = read_front(file, *made->opened_, first_bytes);
   if (front)
     if (const auto all = front_bytes_of(*front, file_bytes); all > front->size())
-      front = read_front(file, made->opened_, all);
+      front = read_front(file, *made->opened_, all);
   if (!front) return tl::unexpected(front.error());
   auto header = parse_safetensors_header(*front, file_bytes);
   if (!header) return bad_file(file, header.error().text);
@@ -49,6 +49,15 @@ result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
   made->identity_ = {.bytes = file_bytes,
                      .modified_ns = about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec,
                      .header_hash = std::hash<std::string_view>()(text)};
+  return made;
+}
+
+std::shared_ptr<const tensor_reader> tensor_reader::with_name(const safetensors_entry& which,
+                                                              const std::string& name) const {
+  std::shared_ptr<tensor_reader> made(new tensor_reader(*this));
+  auto& added = made->header_.tensors.emplace_back(which);
+  added.name = name;
+  made->places_.emplace(name, made->tensors().size() - 1);
   return made;
 }
 
@@ -69,7 +78,7 @@ result<at::Tensor> tensor_reader::read_run(const safetensors_entry& which, std::
       at::empty({static_cast<std::int64_t>(count)}, at::TensorOptions().dtype(which.type));
   const std::span into(static_cast<std::byte*>(flat.data_ptr()), flat.nbytes());
   const auto offset = header_.data_begin + which.begin + first * c10::elementSize(which.type);
-  if (auto got = read_at(file_, opened_, offset, into); !got) return tl::unexpected(got.error());
+  if (auto got = read_at(file_, *opened_, offset, into); !got) return tl::unexpected(got.error());
   // A byte other than 0 and 1 in a bool is undefined behaviour for whoever reads it.
   const auto is_bool = [](std::byte byte) { return byte <= std::byte{1}; };
   if (which.type == at::ScalarType::Bool && !std::ranges::all_of(into, is_bool))

@@ -27,6 +27,10 @@ class tensor_reader {
   [[nodiscard]] static result<std::shared_ptr<const tensor_reader>> open(
       const std::filesystem::path& file);
 
+  /// The same open file, in which `which` also stands under another name, that is none in it.
+  [[nodiscard]] std::shared_ptr<const tensor_reader> with_name(const safetensors_entry& which,
+                                                               const std::string& name) const;
+
   [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
   [[nodiscard]] const file_identity& identity() const noexcept { return identity_; }
 
@@ -55,10 +59,10 @@ class tensor_reader {
 
  private:
   tensor_reader(std::filesystem::path file, descriptor opened)
-      : file_(std::move(file)), opened_(std::move(opened)) {}
+      : file_(std::move(file)), opened_(std::make_shared<descriptor>(std::move(opened))) {}
 
   std::filesystem::path file_;
-  descriptor opened_;
+  std::shared_ptr<const descriptor> opened_;
   safetensors_header header_;
   file_identity identity_;
   std::unordered_map<std::string, std::size_t> places_;

@@ -5,9 +5,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
@@ -42,6 +44,16 @@ weights weights_of(const scratch_folder& folder, words more) {
   const auto outcome = train_a_step(more);
   REQUIRE(outcome.code == 0);
   return read(folder / "made");
+}
+
+/// Trains a small decoder whose ends are in two processes, in a way that leaves its weights.
+tests::program_outcome train_text(const scratch_folder& folder, const words& more) {
+  std::ofstream(folder / "text") << std::string(200, 'a') << std::string(200, 'b');
+  const words run = tests::with(
+      {"--data", "text:" + (folder / "text").string()},
+      tests::split_words("--layers 2 --width 16 --heads 2 --context 8 --batch-size 4 --steps 1 "
+                         "--stages 2 --no-eval --sample-bytes 0 --lr 1e-60"));
+  return tests::run_other(TROUPE_TRANSFORMER, tests::with(run, more));
 }
 
 bool is_fc(const std::string& name) {
@@ -110,4 +122,39 @@ TEST_CASE("A state of weights that were replaced since is passed over with a war
   const auto mistaken = train_a_step({"--init", file + ".state.safetensors"});
   CHECK(mistaken.code == 2);
   CHECK_THAT(mistaken.last_line(), ContainsSubstring("holds no weights, but an optimizer's state"));
+}
+
+TEST_CASE("Weights that differ are not loaded into the two ends of a tie", "[untimed]") {
+  const scratch_folder folder;
+  const std::string untied = folder / "untied", made = folder / "made";
+  REQUIRE(train_text(folder, {"--untied", "--save", untied}).code == 0);
+  const auto refused = train_text(folder, {"--init", untied, "--save", made});
+  CHECK(refused.code == 2);
+  CHECK_THAT(
+      refused.last_line(),
+      ContainsSubstring(untied + ": 'embed.tokens' and 'head.weight' differ, but are tied") &&
+          ContainsSubstring("a file that has one of the two"));
+  CHECK_FALSE(std::filesystem::exists(made));
+
+  const auto given = read(untied);
+  for (const std::string kept : {"embed.tokens", "head.weight"}) {
+    INFO("of both only " << kept);
+    std::vector<engine::named_tensor> rest;
+    for (const auto& [name, tensor] : given)
+      if (name == kept || (name != "embed.tokens" && name != "head.weight"))
+        rest.push_back({name, tensor});
+    REQUIRE(engine::save_safetensors(folder / "rest", rest));
+    for (const words& way : {words{"--verify"}, words{"--stages-in", "threads"}}) {
+      const words halved{"--init", folder / "rest", "--save", made};
+      REQUIRE(train_text(folder, tests::with(halved, way)).code == 0);
+      const auto both = read(made);
+      REQUIRE(both.size() == given.size());
+      for (const auto& [name, tensor] : both) {
+        INFO(name);
+        const bool is_end = name == "embed.tokens" || name == "head.weight";
+        CHECK(at::equal(tensor, given.at(is_end ? kept : name)));
+      }
+    }
+  }
+  CHECK(train_text(folder, {"--init", made}).code == 0);
 }

@@ -30,9 +30,12 @@ held_memory hold_itself(const at::Tensor& whose, bool /*is_written*/) {
   return {kept, kept->data_ptr()};
 }
 
-/// Keeps for ever what UCX may still write to.
-void leak(auto channel, auto requests) {
-  new std::pair(std::move(channel), std::move(requests));
+/// Keeps for ever what UCX may still write to, where leak checkers see that it is kept.
+void keep_for_ever(auto channel, auto requests) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::pair<decltype(channel), decltype(requests)>>;
+  const std::scoped_lock lock(mutex);
+  kept.emplace_back(std::move(channel), std::move(requests));
 }
 
 }  // namespace
@@ -98,7 +101,8 @@ void ucx_port::lose(error why) {
 result<std::vector<std::byte>> ucx_port::open_channel() {
   if (how_.on)
     if (auto entered = how_.on->enter(); !entered) return tl::unexpected(entered.error());
-  auto made = messages::ucx::memory_channel::make(how_.library, how_.memory);
+  auto made = how_.channel ? how_.channel()
+                           : messages::ucx::memory_channel::make(how_.library, how_.memory);
   if (!made) return tl::unexpected(made.error());
   if (!how_.sender.empty())
     if (auto reached = (*made)->reach(how_.sender); !reached)
@@ -253,7 +257,7 @@ void ucx_port::give_up() {
   }
   if (channel_->receiving() == 0) return channel_.reset();
   log::warning(name_ + ": UCX has not ended a copy; the memory that it goes to is not used again");
-  leak(std::move(channel_), std::move(abandoned_));
+  keep_for_ever(std::move(channel_), std::move(abandoned_));
 }
 
 }  // namespace troupe::actors

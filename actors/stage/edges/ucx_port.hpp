@@ -43,6 +43,8 @@ struct ucx_terms {
   holding hold = {};                              ///< Empty: where it lies.
   std::vector<std::byte> sender = {};  ///< Whom this receives from; empty: this is the sender.
   ucx_patience waits = {};
+  /// Makes its channel; empty: by the library.
+  std::function<result<std::unique_ptr<messages::ucx::memory_channel>>()> channel = {};
 };
 
 /// Rank 0 sends to rank 1, in another process of the machine, by UCX. Owns a thread that alone

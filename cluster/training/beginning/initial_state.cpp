@@ -26,9 +26,11 @@ tensor_files files_with(const tensor_files& files, const std::vector<std::string
   return some;
 }
 
-/// Whether a stage could read its own part of some files.
+/// Whether a stage could read its own part of some files, `names`, which stand in them.
 result<bool> is_read(actors::pipeline& stages, std::uint32_t stage, const tensor_files& files,
-                     bool state, const checkpoint& from) {
+                     const std::vector<std::string>& names, bool state, const checkpoint& from) {
+  const auto is_unknown = [&](const auto& name) { return from.stand_ins.contains(name); };
+  if (std::ranges::any_of(names, is_unknown)) return false;
   actors::load_files order{
       .files = {}, .state = state, .except = {from.skipped.begin(), from.skipped.end()}};
   for (const auto& file : files)
@@ -60,7 +62,7 @@ result<void> load_weights(actors::pipeline& stages, const prepared_run& run, con
       if (!from.skipped.contains(each.name)) names[at].push_back(all.emplace_back(each.name));
   if (all.empty()) return {};
   const auto files = files_with(from.weight_files, all);
-  const auto read = is_read(stages, stage, files, false, from);
+  const auto read = is_read(stages, stage, files, all, false, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
   for (auto& [at, some] : names)
@@ -77,7 +79,7 @@ result<void> load_state(actors::pipeline& stages, const prepared_run& run, const
       names.push_back(std::move(name));
   if (names.empty()) return {};
   const auto files = files_with(from.state_files, names);
-  const auto read = is_read(stages, stage, files, true, from);
+  const auto read = is_read(stages, stage, files, names, true, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
   return stages.load_state(stage, pieces_of(files, std::move(names), stages));

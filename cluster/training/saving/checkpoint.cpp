@@ -8,6 +8,7 @@
 #include "cluster/config/config_tables.hpp"
 #include "engine/model/model.hpp"
 #include "engine/slices/file_faults.hpp"
+#include "engine/slices/summed_file.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/groups.hpp"
@@ -153,6 +154,68 @@ result<void> skip_tensors(checkpoint& from, const engine::model& layers,
   return {};
 }
 
+/// Two names of one tensor.
+struct tied_names {
+  std::string one, other;
+  bool are_states = false;
+};
+
+/// The ends of the model's ties, and the optimizer's states of them.
+std::vector<tied_names> tied_names_of(const checkpoint& from, const engine::model& layers) {
+  std::vector<tied_names> all;
+  for (const auto& [one, other] : engine::ties(layers)) {
+    if (from.skipped.contains(one)) continue;
+    all.push_back({one, other});
+    std::set<std::string> slots;  // with a dot behind
+    for (const auto& name : from.states)
+      if (const auto of = optimizers::parameter_of(name); of == one || of == other)
+        slots.insert(name.substr(0, name.size() - of.size()));
+    for (const auto& slot : slots) all.push_back({slot + one, slot + other, true});
+  }
+  return all;
+}
+
+/// Of two names of which files have one, the other stands for the same tensor.
+void join_ties(checkpoint& from, const engine::model& layers) {
+  for (const auto& [one, other, are_states] : tied_names_of(from, layers)) {
+    auto& files = are_states ? from.state_files : from.weight_files;
+    const bool has_one(engine::find_in(files, one)), has_other(engine::find_in(files, other));
+    if (has_one == has_other) continue;
+    const auto& given = has_one ? one : other;
+    const auto& absent = has_one ? other : one;
+    for (auto& file : files)
+      if (const auto* const entry = file->find(given)) file = file->with_name(*entry, absent);
+    (are_states ? from.states : from.weights).push_back(absent);
+    from.stand_ins.insert(absent);
+  }
+}
+
+result<std::string> digits_of(const engine::tensor_place& at) {
+  return engine::tensor_sum_of(*at.file, *at.entry, engine::checksum_kind::xxh3);
+}
+
+/// Whether both ends of each tie begin with the same bits.
+result<void> check_ties(const checkpoint& from, const engine::model& layers) {
+  for (const auto& [one, other, are_states] : tied_names_of(from, layers)) {
+    const auto& files = are_states ? from.state_files : from.weight_files;
+    const auto first = engine::find_in(files, one), second = engine::find_in(files, other);
+    const auto here = digits_of(first), there = digits_of(second);
+    if (!here || !there) return tl::unexpected((here ? there : here).error());
+    if (first.entry->type == second.entry->type && *here == *there) continue;
+    const auto text = first.file->file().string() + ": '" + one + "' and '" + other +
+                      "' differ, but " + (are_states ? "their weights " : "") +
+                      "are tied in the model";
+    if (!from.is_of_run)
+      return fail(errc::bad_data,
+                  text +
+                      "; begin from a file that has one of the two or the same values in both, "
+                      "or train a model without the tie");
+    log::warning(text + "; each goes on as its run left it");  // devices may round differently
+    return {};
+  }
+  return {};
+}
+
 result<void> check_finite(const checkpoint& from) {
   for (const auto& name : from.weights)
     if (auto fine = check_finite(from.weight_files, name); !fine) return fine;
@@ -192,9 +255,16 @@ result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
 result<checkpoint> read_checkpoint(const whole_checkpoint& from) {
   using contents = checkpoint_manifest::contents;
   const auto& [folder, manifest] = from;
-  if (manifest.is_of_two_files()) return read_checkpoint(folder / checkpoint_weights_name);
-  checkpoint read{
-      .source = folder, .weight_files = {}, .state_files = {}, .weights = manifest.weights};
+  if (manifest.is_of_two_files()) {
+    auto read = read_checkpoint(folder / checkpoint_weights_name);
+    if (read) read->is_of_run = true;
+    return read;
+  }
+  checkpoint read{.source = folder,
+                  .weight_files = {},
+                  .state_files = {},
+                  .weights = manifest.weights,
+                  .is_of_run = true};
   for (const auto& name : manifest.names_of(contents::weights)) {
     auto opened = tensor_reader::open(folder / name);
     if (!opened) return tl::unexpected(opened.error());
@@ -216,7 +286,9 @@ result<checkpoint> check_start(const engine::model& layers, result<checkpoint> f
   if (auto skipped = skip_tensors(*from, layers, skip); !skipped)
     return tl::unexpected(skipped.error());
   if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
+  join_ties(*from, layers);
   if (auto whole = check_fits(*from, layers); !whole) return tl::unexpected(whole.error());
+  if (auto same = check_ties(*from, layers); !same) return tl::unexpected(same.error());
   return from;
 }
 

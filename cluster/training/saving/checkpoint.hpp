@@ -28,6 +28,9 @@ struct checkpoint {
   std::vector<std::string> states = {};   ///< Of parameters.
   at::Tensor scaler = {};                 ///< Undefined: none was saved.
   std::set<std::string> skipped = {};     ///< Of the model, which begin as they do without a file.
+  /// Names that only the readers here know: the other end of a tie of which a file has one.
+  std::set<std::string> stand_ins = {};
+  bool is_of_run = false;  ///< It was found by a checkpoint's manifest.
 };
 
 /// Opens the weights and the optimizer's state, if there is any: in the file beside, or in the same
@@ -40,10 +43,12 @@ struct checkpoint {
 
 /// Leaves out of what was opened, a checkpoint or a file of --init, what the globs of `skip` match
 /// (* for any text, ? for one character), and checks the rest, which it reads: nothing is NaN or
-/// infinite, which training would only spread, and the model has all of it and nothing else.
-/// `layers`: the model, described. Errors: that of opening it; bad_config for a glob that matches
-/// nothing, or one of two tied weights only; bad_data, naming the file, the tensor and, where one
-/// or two layers alone do not fit, the --init-skip that leaves them out.
+/// infinite, which training would only spread, the model has all of it and nothing else, and the
+/// ends of a tie have the same bits. If a file has only one end, that stands for both. A run's own
+/// checkpoint with ends that differ is warned of, since its run went on with them. `layers`: the
+/// model, described. Errors: that of opening it; bad_config for a glob that matches nothing, or one
+/// of two tied weights only; bad_data, naming the file, the tensors and, where one or two layers
+/// alone do not fit, the --init-skip that leaves them out.
 [[nodiscard]] result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
                                              const std::vector<std::string>& skip);
 

@@ -110,7 +110,8 @@ class ucx_carrier final : public door::door_carrier {
   unsigned recent_ = 0;     // messages through the door since then, for about a second
   clock::time_point recent_since_ = {};
   bool failed_ = false;
-  bool is_ending_ = false;  // callbacks only free what they are told of
+  bool is_ending_ = false;  // callbacks only free what they are told of, and count it
+  std::size_t told_ = 0;
 
   sending* posting_ = nullptr;                // is being given to UCX
   std::unordered_set<sending*> posted_;       // UCX has not sent it yet

@@ -50,12 +50,14 @@ result<std::shared_ptr<const library>> open_for(memory_kind memory) {
   return std::shared_ptr<const library>(std::move(*opened));
 }
 
-struct memory_channel::state {
+namespace {
+
+struct channel_state {
   struct operation {
-    state* of = nullptr;
+    channel_state* of = nullptr;
     std::size_t bytes = 0;
     bool receives = false;
-    done ended = {};
+    memory_channel::done ended = {};
     void* request = nullptr;
     std::list<operation>::iterator place = {};
   };
@@ -71,7 +73,7 @@ struct memory_channel::state {
   operation* posting = nullptr;  // null again once it has ended, from within UCX's call
   bool is_leaving = false;       // what UCX ends now is told to nobody
 
-  operation& add(std::size_t bytes, bool receives, done ended) {
+  operation& add(std::size_t bytes, bool receives, memory_channel::done ended) {
     auto& made = under_way.emplace_back(operation{this, bytes, receives, std::move(ended)});
     made.place = std::prev(under_way.end());
     return made;
@@ -109,7 +111,7 @@ struct memory_channel::state {
   static void greeted(void* request, ucs_status_t status, const ucp_tag_recv_info_t* about,
                       void* self) {
     ucp_request_free(request);
-    auto& own = *static_cast<state*>(self);
+    auto& own = *static_cast<channel_state*>(self);
     if (own.is_leaving) return;
     auto connected = status == UCS_OK
                          ? own.connect(std::span(own.hello).first(about->length))
@@ -155,16 +157,34 @@ struct memory_channel::state {
   }
 };
 
-memory_channel::memory_channel(std::unique_ptr<state> of) : state_(std::move(of)) {}
+class ucx_channel final : public memory_channel {
+ public:
+  explicit ucx_channel(std::unique_ptr<channel_state> of) : state_(std::move(of)) {}
+  ~ucx_channel() override {
+    state_->is_leaving = true;
+    state_->worker.reset();
+  }
 
-memory_channel::~memory_channel() {
-  state_->is_leaving = true;
-  state_->worker.reset();
-}
+  [[nodiscard]] const std::vector<std::byte>& address() const noexcept override {
+    return state_->own_address;
+  }
+  [[nodiscard]] result<void> reach(std::span<const std::byte> sender) override;
+  [[nodiscard]] result<bool> is_reached() const override;
+  void send(const void* from, std::size_t bytes, done ended) override;
+  void receive(void* to, std::size_t bytes, done ended) override;
+  void progress() override;
+  void cancel_receives() override;
+  [[nodiscard]] std::size_t receiving() const noexcept override;
+
+ private:
+  const std::unique_ptr<channel_state> state_;
+};
+
+}  // namespace
 
 result<std::unique_ptr<memory_channel>> memory_channel::make(std::shared_ptr<const library> by,
                                                              memory_kind memory) {
-  auto own = std::make_unique<state>();
+  auto own = std::make_unique<channel_state>();
   own->memory = memory;
   own->of = std::move(by);
   auto made = make_worker(own->of->context());
@@ -174,17 +194,13 @@ result<std::unique_ptr<memory_channel>> memory_channel::make(std::shared_ptr<con
   if (!address) return tl::unexpected(address.error());
   own->own_address = std::move(*address);
   auto* const awaited = own->post_receive(hello_tag, UCS_MEMORY_TYPE_HOST, own->hello.data(),
-                                          own->hello.size(), &state::greeted, own.get());
+                                          own->hello.size(), &channel_state::greeted, own.get());
   if (UCS_PTR_IS_ERR(awaited))
     return tl::unexpected(to_error(UCS_PTR_STATUS(awaited), "UCX awaits no receiver"));
-  return std::unique_ptr<memory_channel>(new memory_channel(std::move(own)));
+  return std::make_unique<ucx_channel>(std::move(own));
 }
 
-const std::vector<std::byte>& memory_channel::address() const noexcept {
-  return state_->own_address;
-}
-
-result<void> memory_channel::reach(std::span<const std::byte> sender) {
+result<void> ucx_channel::reach(std::span<const std::byte> sender) {
   auto& own = *state_;
   if (own.own_address.size() > longest_address)
     return fail(errc::address_unavailable, "UCX's own address is too long to be told");
@@ -194,46 +210,48 @@ result<void> memory_channel::reach(std::span<const std::byte> sender) {
     if (!how) own.failure = how.error();
   });
   auto* const request = own.post_send(hello_tag, UCS_MEMORY_TYPE_HOST, address.data(),
-                                      address.size(), &state::sent, &one);
-  if (!UCS_PTR_IS_PTR(request)) state::end(one, UCS_PTR_RAW_STATUS(request));
+                                      address.size(), &channel_state::sent, &one);
+  if (!UCS_PTR_IS_PTR(request)) channel_state::end(one, UCS_PTR_RAW_STATUS(request));
   return own.failure ? result<void>(tl::unexpected(*own.failure)) : result<void>();
 }
 
-result<bool> memory_channel::is_reached() const {
+result<bool> ucx_channel::is_reached() const {
   if (state_->failure) return tl::unexpected(*state_->failure);
   return state_->endpoint != nullptr;
 }
 
-void memory_channel::send(const void* from, std::size_t bytes, done ended) {
+void ucx_channel::send(const void* from, std::size_t bytes, done ended) {
   auto& own = *state_;
   auto& one = own.add(bytes, false, std::move(ended));
-  auto* const request = own.post_send(block_tag, own.type(), from, bytes, &state::sent, &one);
-  if (!UCS_PTR_IS_PTR(request)) state::end(one, UCS_PTR_RAW_STATUS(request));
+  auto* const request =
+      own.post_send(block_tag, own.type(), from, bytes, &channel_state::sent, &one);
+  if (!UCS_PTR_IS_PTR(request)) channel_state::end(one, UCS_PTR_RAW_STATUS(request));
 }
 
-void memory_channel::receive(void* to, std::size_t bytes, done ended) {
+void ucx_channel::receive(void* to, std::size_t bytes, done ended) {
   auto& own = *state_;
   auto& one = own.add(bytes, true, std::move(ended));
   own.posting = &one;
-  auto* const request = own.post_receive(block_tag, own.type(), to, bytes, &state::received, &one);
+  auto* const request =
+      own.post_receive(block_tag, own.type(), to, bytes, &channel_state::received, &one);
   if (std::exchange(own.posting, nullptr) == nullptr) return;
-  if (UCS_PTR_IS_ERR(request)) return state::end(one, UCS_PTR_STATUS(request));
+  if (UCS_PTR_IS_ERR(request)) return channel_state::end(one, UCS_PTR_STATUS(request));
   one.request = request;
 }
 
-void memory_channel::progress() {
+void ucx_channel::progress() {
   while (ucp_worker_progress(state_->worker.get()) != 0) {
   }
 }
 
-void memory_channel::cancel_receives() {
+void ucx_channel::cancel_receives() {
   std::vector<void*> requests;
   for (const auto& each : state_->under_way)
     if (each.receives) requests.push_back(each.request);
   for (auto* const each : requests) ucp_request_cancel(state_->worker.get(), each);
 }
 
-std::size_t memory_channel::receiving() const noexcept {
+std::size_t ucx_channel::receiving() const noexcept {
   const auto& all = state_->under_way;
   return static_cast<std::size_t>(
       std::ranges::count_if(all, [](const auto& each) { return each.receives; }));

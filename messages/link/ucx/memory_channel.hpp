@@ -37,37 +37,32 @@ class memory_channel {
   /// Either end of a new channel, by what was opened for such memory. Errors: io_failed.
   [[nodiscard]] static result<std::unique_ptr<memory_channel>> make(
       std::shared_ptr<const library> by, memory_kind memory);
+  memory_channel() = default;
   memory_channel(const memory_channel&) = delete;
   memory_channel& operator=(const memory_channel&) = delete;
   /// The ends of what is under way are not called. Nothing is written to memory that was named any
   /// more only if `receiving` was 0.
-  ~memory_channel();
+  virtual ~memory_channel() = default;
 
-  [[nodiscard]] const std::vector<std::byte>& address() const noexcept;
+  [[nodiscard]] virtual const std::vector<std::byte>& address() const noexcept = 0;
 
   /// The receiver reaches the sender, and tells it where it is itself. Errors:
   /// address_unavailable.
-  [[nodiscard]] result<void> reach(std::span<const std::byte> sender);
+  [[nodiscard]] virtual result<void> reach(std::span<const std::byte> sender) = 0;
 
   /// Whether this end knows where the other one is, so that it may send. Errors:
   /// address_unavailable, io_failed.
-  [[nodiscard]] result<bool> is_reached() const;
+  [[nodiscard]] virtual result<bool> is_reached() const = 0;
 
   /// The memory is read, or written, until `ended` is called. `send` needs `is_reached`.
-  void send(const void* from, std::size_t bytes, done ended);
-  void receive(void* to, std::size_t bytes, done ended);
+  virtual void send(const void* from, std::size_t bytes, done ended) = 0;
+  virtual void receive(void* to, std::size_t bytes, done ended) = 0;
 
   /// Lets UCX go on.
-  void progress();
+  virtual void progress() = 0;
   /// Receives that are under way and to which nothing has been sent yet end as cancelled.
-  void cancel_receives();
-  [[nodiscard]] std::size_t receiving() const noexcept;
-
- private:
-  struct state;
-  explicit memory_channel(std::unique_ptr<state> of);
-
-  const std::unique_ptr<state> state_;
+  virtual void cancel_receives() = 0;
+  [[nodiscard]] virtual std::size_t receiving() const noexcept = 0;
 };
 
 }  // namespace troupe::messages::ucx

@@ -73,6 +73,10 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one", "
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
   CHECK_THAT(outcome.err, ContainsSubstring("): " + carrier));
+  const bool is_warned = outcome.err.find(
+                             "the network is trusted: whoever reaches the ports that "
+                             "UCX opens can write") != std::string::npos;
+  CHECK(is_warned == (network == "trusted"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta (10.77.0.3) exited with code 0"));
   check_nothing_left(hosts);
 }

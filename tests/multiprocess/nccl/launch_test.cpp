@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/process_sockets.hpp"
 #include "tests/words.hpp"
 
 namespace {
@@ -131,9 +132,17 @@ TEST_CASE("Stages in processes of their own send by UCX, to the weights of links
   CHECK_FALSE(bytes_of(folder / "ucx").empty());
   CHECK(bytes_of(folder / "ucx") == bytes_of(folder / "links"));
 
+  namespace sockets = messages::testing;
+  const auto look_and_kill = [](pid_t program) {
+    const auto stages = children_of(program);
+    for (const auto stage : stages) {
+      CHECK_FALSE(sockets::lines_of(stage, "unix", 6).empty());  // else nothing would be seen
+      CHECK(sockets::ports_of(stage, {"tcp", "tcp6", "udp", "udp6"}).empty());
+    }
+    ::kill(stages.back(), SIGKILL);
+  };
   const auto dying =
-      run("dying", {"--edges", "ucx"}, "resnet18",
-          at_line("step 1/3", [](pid_t run) { ::kill(children_of(run).back(), SIGKILL); }));
+      run("dying", {"--edges", "ucx"}, "resnet18", at_line("step 1/3", look_and_kill));
   CHECK(dying.code == 1);
   CHECK_THAT(dying.err, ContainsSubstring("was killed by signal 9 (SIGKILL)"));
 }

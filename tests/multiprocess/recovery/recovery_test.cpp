@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
@@ -140,20 +138,22 @@ TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
   const auto run = training({"--stages", "2"});
   const calm_run calm(TROUPE_PROGRAM, run);
   const scratch_folder folder;
-  const auto hold_up = [](pid_t program) {
+  std::optional<tests::held_up_end> held;
+  const auto hold_up = tests::at_line("step 4/", [&](pid_t program) {
     const auto stage = tests::process_with_thread(tests::children_of(program), "stage-1");
-    const tests::held_up_end held(stage, "stage-1");
+    held.emplace(stage, "stage-1");
     ::kill(stage, SIGKILL);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
-    pid_t other = 0;
-    while (other == 0 && std::chrono::steady_clock::now() < end) {
-      other = tests::process_of(program, "stage-1.2");
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    CHECK(other == 0);
-  };
+  });
+  const auto let_end = tests::at_line(
+      "stage-1 was killed, and has not ended, as one that a disk holds up; it is waited for "
+      "another minute",
+      [&](pid_t program) {
+        CHECK(tests::process_of(program, "stage-1.2") == 0);
+        held.reset();
+      });
   const auto outcome = run_program(with(with(run, recovering), {"--save", folder / "weights"}),
-                                   tests::at_line("step 4/", hold_up));
+                                   tests::one_after_other(hold_up, let_end));
+  CHECK_FALSE(held.has_value());
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 is replayed from step "));
   check_sequel(outcome.err, 1, sequel::replayed);

@@ -5,10 +5,15 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <unistd.h>
+
+#include <set>
 
 #include "actors/stage/edges/ucx_maker.hpp"
 #include "tests/parity/nccl_company.hpp"
+#include "tests/process_sockets.hpp"
 #include "tests/refusal.hpp"
+#include "tests/unit/heard_stderr.hpp"
 
 namespace {
 
@@ -89,6 +94,28 @@ struct broken_device final : engine::nccl::device {
   }
   result<void> wait_for(engine::nccl::mark&) override { return {}; }
   result<void> run(const std::function<void()>&) override { return {}; }
+};
+
+/// A receiver's channel whose one copy never ends.
+class endless_channel final : public messages::ucx::memory_channel {
+ public:
+  explicit endless_channel(std::promise<void>& begun) : begun_(begun) {}
+  const std::vector<std::byte>& address() const noexcept override { return address_; }
+  result<void> reach(std::span<const std::byte>) override { return {}; }
+  result<bool> is_reached() const override { return true; }
+  void send(const void*, std::size_t, done) override {}
+  void receive(void*, std::size_t, done) override {
+    receiving_ = 1;
+    begun_.set_value();
+  }
+  void progress() override {}
+  void cancel_receives() override {}
+  std::size_t receiving() const noexcept override { return receiving_; }
+
+ private:
+  const std::vector<std::byte> address_{std::byte{1}};
+  std::promise<void>& begun_;
+  std::size_t receiving_ = 0;
 };
 
 }  // namespace
@@ -200,6 +227,67 @@ TEST_CASE("What is under way when a port is lost or given up is told so at once"
   sender.reset();
   CHECK(std::chrono::steady_clock::now() - begin < 1s);
   CHECK(error_of(given_up.how()).code == errc::cancelled);
+}
+
+TEST_CASE("A copy that UCX does not end is waited for so long, warned of, and keeps its memory") {
+  std::promise<void> begun;
+  std::weak_ptr<void> memory;
+  auto receiver = actors::ucx_port::open(
+                      {.name = "an edge",
+                       .library = nullptr,
+                       .hold =
+                           [&](const at::Tensor& whose, bool) {
+                             const auto held = std::make_shared<at::Tensor>(whose);
+                             memory = held;
+                             return actors::held_memory(held, held->data_ptr());
+                           },
+                       .sender = {std::byte{1}},
+                       .waits = {.copies = 200ms},
+                       .channel = [&]() -> result<std::unique_ptr<messages::ucx::memory_channel>> {
+                         return std::make_unique<endless_channel>(begun);
+                       }})
+                      .value();
+  told lost, later;
+  receive(*receiver, at::zeros({8}), lost);
+  REQUIRE(begun.get_future().wait_for(20s) == std::future_status::ready);
+  receiver->lose({errc::peer_lost, "gone"});
+  CHECK(error_of(lost.how()) == error{errc::peer_lost, "gone"});
+  receive(*receiver, at::zeros({8}), later);
+  CHECK(error_of(later.how()) == error{errc::peer_lost, "gone"});
+  CHECK_FALSE(memory.expired());
+  const heard_stderr heard;
+  const auto begin = std::chrono::steady_clock::now();
+  receiver.reset();
+  const auto took = std::chrono::steady_clock::now() - begin;
+  CHECK(took >= 200ms);
+  CHECK(took < 1s);
+  CHECK_THAT(heard.text(), ContainsSubstring("an edge: UCX has not ended a copy; the memory that "
+                                             "it goes to is not used again"));
+  CHECK_FALSE(memory.expired());
+}
+
+TEST_CASE("By UCX two stages meet without a socket at which anybody is heard") {
+  namespace sockets = messages::testing;
+  const auto by = over_host(c10::DeviceType::CPU);
+  const auto before = sockets::sockets_of(getpid());
+  const auto [sender, receiver] = ends_of(*by);
+  told sent, received;
+  send(*sender, at::zeros({many}), sent);
+  receive(*receiver, at::zeros({many}), received);
+  CHECK(sent.how());
+  CHECK(received.how());
+  auto made = sockets::sockets_of(getpid());
+  for (const auto& each : before) made.erase(each);
+  // UCX's shared memory has datagram sockets of the machine, which say nothing but "look".
+  const std::string datagrams = "0002", no_flags = "00000000";
+  std::set<std::string> of_machine;
+  for (const auto& words : sockets::lines_of(getpid(), "unix", 6)) {
+    if (!made.contains(words[6])) continue;
+    of_machine.insert(words[6]);
+    CHECK(words[3] == no_flags);  // it does not listen
+    CHECK(words[4] == datagrams);
+  }
+  CHECK(of_machine == made);
 }
 
 TEST_CASE("A device that fails fails all that a port by UCX was asked for, in its order") {

@@ -20,6 +20,7 @@
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
 #include "messages/link/loopback/loopback.hpp"
+#include "tests/unit/heard_stderr.hpp"
 #include "tests/unit/hold_up.hpp"
 
 namespace troupe::tests {
@@ -232,6 +233,36 @@ TEST_CASE("A request to an actor that never existed or has ended is an error ans
       nodes.near->node->resolve({"far", nodes.far->node->address(), 424242}));
   CHECK(nodes.failure_of(nobody, patience, 1, 2)->code == errc::unknown_target);
   CHECK(nodes.near->node->find("far", "nobody", patience).error().code == errc::unknown_target);
+}
+
+TEST_CASE(
+    "A message to an actor that has ended is dropped, with a warning that says whose it was") {
+  pair_of_nodes nodes;
+  nodes.far_actor(adder);
+  const auto nobody = caf::actor_cast<caf::actor>(
+      nodes.near->node->resolve({"far", nodes.far->node->address(), 424242}));
+  const tests::heard_stderr heard;
+  caf::anon_send(nobody, 1, 2);
+  CHECK(heard.says(
+      "warning: far: dropped a message from near: there is no actor 424242 on node 'far'"));
+}
+
+TEST_CASE("Who speaks before it has said hello is cut off with a warning") {
+  pair_of_nodes nodes;
+  std::promise<error> told;
+  messages::link_events events;
+  events.on_peer_down = [&](peer_id, const error& why) { told.set_value(why); };
+  auto stranger = messages::make_loopback_link(nodes.network, std::move(events));
+  REQUIRE(stranger);
+  std::promise<peer_id> connected;
+  (*stranger)->connect(nodes.near->node->address(), patience,
+                       [&](const result<peer_id>& peer) { connected.set_value(*peer); });
+  const tests::heard_stderr heard;
+  (*stranger)->send(connected.get_future().get(), {.kind = messages::frame_kind::request}, {});
+  CHECK(heard.says("warning: near: closing a connection: a peer spoke before it said hello"));
+  auto why = told.get_future();
+  REQUIRE(why.wait_for(patience) == std::future_status::ready);
+  CHECK(why.get().text.find("a peer spoke before it said hello") != std::string::npos);
 }
 
 TEST_CASE("A node lets go of an actor that others have sent to when that has ended") {

@@ -1,6 +1,7 @@
 #include "cluster/membership/node_group.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -27,9 +28,12 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "cluster/membership/outliving/invitation.hpp"
 #include "cluster/membership/stage_node.hpp"
+#include "messages/descriptor.hpp"
 #include "tests/refusal.hpp"
 #include "tests/unit/cluster/membership/watched_threads.hpp"
+#include "tests/unit/heard_stderr.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -291,6 +295,34 @@ TEST_CASE("an understudy that is lost as the host of a lost node is given up is 
   CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
 }
 
+TEST_CASE("an understudy that cannot be started is warned of, and the run goes on without one") {
+  const auto nodes = std::make_shared<watched_threads>();
+  std::promise<caf::actor_addr> understudy;
+  nodes->spawn = [&](auto& system, const auto& here, auto on_shut_down) {
+    const auto spawned = stage_host({})(system, here, std::move(on_shut_down));
+    if (here.node.name() == "understudy-1") understudy.set_value(spawned->address());
+    return spawned;
+  };
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    return nodes->start(name, trainer);
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(20), 1);
+  REQUIRE(group);
+  nodes->start_another = [](const auto&, const auto&) -> result<void> {
+    return fail(errc::io_failed, "the system has no process for it");
+  };
+  const tests::heard_stderr heard;
+  caf::anon_send_exit(understudy.get_future().get(), caf::exit_reason::kill);
+  nodes->told_ends.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  (*group)->fill_understudies();
+  CHECK_THAT(
+      heard.text(),
+      ContainsSubstring("warning: understudy-1 is lost, an understudy; another one is started\n") &&
+          ContainsSubstring("warning: no other understudy is started: the system has no process "
+                            "for it\n"));
+  CHECK((*group)->lost({}).empty());
+}
+
 TEST_CASE("a run that is stopped waits no longer for a node in the place of a lost one") {
   const auto nodes = std::make_shared<watched_threads>();
   nodes->start_another = [](const auto&, const auto&) { return result<void>(); };
@@ -328,6 +360,31 @@ TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of 
   CHECK((*group)->lost({}).empty());
 }
 
+TEST_CASE("why nothing outlives the trainer is told in a warning, and the run begins without it") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const descriptor own(ends[0]), other(ends[1]);
+  const bool is_invited = GENERATE(false, true);
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->on_invite = [&](const std::string& trainer) -> result<void> {
+    if (!is_invited) return fail(errc::peer_lost, "an invitation cannot be sent: Broken pipe");
+    decline_invitation(other.get(), trainer, "keeper: the port 4711 is taken");
+    return {};
+  };
+  const tests::heard_stderr heard;
+  const auto group =
+      node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(10), 0, {}, {}, own.get());
+  REQUIRE(group);
+  const std::string why = is_invited ? "it has not joined: keeper: the port 4711 is taken"
+                                     : "an invitation cannot be sent: Broken pipe";
+  CHECK_THAT(heard.text(),
+             ContainsSubstring("warning: no process keeps versions for another trainer: if this "
+                               "one is lost, the run goes back to its last checkpoint: " +
+                               why + "\n"));
+  CHECK_FALSE((*group)->outliving_host());
+  CHECK((*group)->lost({}).empty());
+}
+
 TEST_CASE("what outlives the trainer is let go of once, when the trainer leaves it") {
   const auto nodes = std::make_shared<watched_threads>();
   caf::weak_actor_ptr host;
@@ -354,6 +411,36 @@ TEST_CASE("why a node is ended that another lost sight of is known before anybod
   while (reason() == "no answer" && steady_clock::now() < end) std::this_thread::yield();
   CHECK_THAT(reason(), ContainsSubstring("stage-0 has lost sight of stage-1"));
   unread.read_until(": it is lost\n");
+}
+
+TEST_CASE("a node that is left out and has not ended is warned of") {
+  const auto nodes = std::make_shared<watched_threads>();
+  const auto group = node_group::start(nodes, {"stage-0"}, "");
+  REQUIRE(group);
+  lose_only_stage(**group);
+  nodes->not_ended = error{errc::io_failed, "stage-0 was killed, and has not ended"};
+  const tests::heard_stderr heard;
+  static_cast<void>((*group)->leave_out(0, {errc::peer_lost, "it is of no use any more"}));
+  CHECK_THAT(heard.text(), ContainsSubstring("warning: stage-0 was killed, and has not ended\n"));
+}
+
+TEST_CASE("what else has ended in a run that fails is told once, at its end") {
+  const auto nodes = std::make_shared<watched_threads>();
+  const std::string killed = "stage-0 was killed by signal 9", other = "stage-1 exited with code 3";
+  const tests::heard_stderr heard;
+  {
+    const auto group = node_group::start(nodes, {"stage-0", "stage-1"}, "");
+    REQUIRE(group);
+    (*group)->note_failure({errc::peer_lost, killed});
+    for (const auto& [node, how] :
+         {std::pair("stage-0", killed), std::pair("stage-1", other), std::pair("stage-1", other)})
+      nodes->told_ends.push_back({node, {errc::peer_lost, how}});
+  }
+  const auto text = heard.text();
+  const auto first = text.find("warning: " + other + "\n");
+  CHECK(first != std::string::npos);
+  CHECK(first == text.rfind("warning: " + other + "\n"));
+  CHECK(text.find("warning: " + killed) == std::string::npos);
 }
 
 TEST_CASE("a node of another build is refused, and the run goes on waiting for one of its own") {

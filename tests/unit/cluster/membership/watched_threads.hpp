@@ -24,6 +24,14 @@ class watched_threads final : public cluster::node_launcher {
     if (outliving_.joinable()) outliving_.join();
   }
 
+  /// Of what outlives the trainer, which is not waited for before the trainer has left.
+  std::function<result<void>(const std::string& trainer)> on_invite =
+      [this](const std::string& trainer) {
+        return start(cluster::node_group::outliving, trainer).map([this] {
+          outliving_ = std::move(threads_.back());
+          threads_.pop_back();
+        });
+      };
   std::atomic<int> ended = 0;
   std::atomic<int> failures = 0;
   std::string build = {};       // of the trainer's program, and of that of its nodes
@@ -61,13 +69,7 @@ class watched_threads final : public cluster::node_launcher {
                         const std::string& trainer) override {
     return start_another(name, trainer);
   }
-  /// It is not waited for before the trainer has left.
-  result<void> invite(int, const std::string& trainer) override {
-    return start(cluster::node_group::outliving, trainer).map([this] {
-      outliving_ = std::move(threads_.back());
-      threads_.pop_back();
-    });
-  }
+  result<void> invite(int, const std::string& trainer) override { return on_invite(trainer); }
   result<void> give_up(const std::string& name) override {
     on_give_up(name);
     if (not_ended) return tl::unexpected(*not_ended);
