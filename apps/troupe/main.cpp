@@ -186,8 +186,8 @@ CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
   };
   const char* const newest = "A checkpoint, or the folder of --checkpoint-dir for its newest one";
   add("list", checkpoint_verb::list,
-      "Shows the checkpoints in a folder: step, age, size, and whether the files have their "
-      "lengths",
+      "Shows the checkpoints in a folder: step, age, size, and whether each file has the length "
+      "that it should have",
       "The folder of --checkpoint-dir");
   add("inspect", checkpoint_verb::inspect,
       "Shows a checkpoint's step, settings and files, and each tensor's type, shape and size",
@@ -223,7 +223,7 @@ struct join_request {
 CLI::Option* add_sets(CLI::App& command, apps::launch_request& request) {
   return command
       .add_option("--set", request.sets,
-                  "TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
+                  "Set a key, TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
       ->allow_extra_args(false);
 }
 
@@ -277,10 +277,10 @@ struct push_flags {
 
 void add_push(CLI::App& launch, push_flags& push) {
   launch.add_flag("--push", push.some,
-                  "Copies the program and the libraries beside it to hosts that lack them, by ssh");
+                  "Copy the program and the libraries beside it to hosts that lack them, by ssh");
   launch.add_flag(
       "--push-all", push.all,
-      "Like --push, and also copies LibTorch and every library that belongs to no package");
+      "Copy what --push does, LibTorch and every other library that belongs to no system package");
 }
 
 words words_of(const push_flags& push) {
