@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -121,7 +122,7 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
                                const std::optional<predicted_memory>& memory,
                                const std::vector<stage_place>& on) {
   const auto amount = [&memory](auto of) {
-    return memory ? in_mebi(of(*memory)) : std::string(not_known);
+    return memory ? in_mebi(std::invoke(of, *memory)) : std::string(not_known);
   };
   const auto threads = threads_of_stages(config);
   const auto places = node_of_stages(config);
@@ -154,11 +155,12 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
     }
     rows.push_back(std::move(line));
   }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
-                  amount([](const predicted_memory& all) { return all.trainer; }), "-"});
+  const auto add_here = [&](const char* name, double predicted_memory::*of) {
+    rows.push_back({name, "-", "-", "this machine", "-", "-", amount(of), "-"});
+  };
+  add_here("trainer", &predicted_memory::trainer);
   if (outlives_trainer(config.train, config.pipeline))
-    rows.push_back({"keeper", "-", "-", "this machine", "-", "-",
-                    amount([](const predicted_memory& all) { return all.keeper; }), "-"});
+    add_here("keeper", &predicted_memory::keeper);
   if (std::ranges::none_of(on, &stage_place::on_gpu))
     for (auto& each : rows) each.back().clear();
   return rows;
