@@ -132,21 +132,18 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
       {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
-    const auto on_host = [&](const predicted_memory& all) {
-      return all.stages[stage].on_host(on[i].on_gpu);
-    };
-    const auto on_device = [&](const predicted_memory& all) {
-      return all.stages[stage].of_device();
-    };
+    const auto& place = on[i];
+    const auto on_host = [&](const auto& all) { return all.stages[stage].on_host(place.on_gpu); };
+    const auto on_device = [&](const auto& all) { return all.stages[stage].of_device(); };
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
     table_row line{std::to_string(stage) + replica,
                    layers_of_stage(run, layout, stage),
                    "-",
                    "this machine",
-                   on[i].device,
+                   place.device,
                    std::to_string(threads[i]),
                    amount(on_host),
-                   on[i].on_gpu ? amount(on_device) : std::string("-")};
+                   place.on_gpu ? amount(on_device) : std::string("-")};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
