@@ -185,7 +185,7 @@ TEST_CASE(
     if (i != 1) continue;
     REQUIRE(told.size() == 1);
     CHECK_THAT(told.front(), ContainsSubstring("node beta (10.0.0.2): stage-1 has not ended with "
-                                               "the run, as one that is stopped (SIGSTOP)"));
+                                               "the run: it may be stopped (SIGSTOP)"));
   }
   CHECK_FALSE(
       session.heard(output_stream::out, encode(agent_event(events::ended{"stage-1", 7, 0, 0})), now)
