@@ -167,8 +167,7 @@ tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& 
 constexpr const char* words_on_memory =
     ", as the system does when the memory of the machine or of a control group runs out (see "
     "dmesg): raise the limit, or take smaller micro-batches (more of them), recompute activations "
-    "or put "
-    "fewer stages on this host";
+    "or put fewer stages on this host";
 
 /// How many processes the system has killed for lack of memory, in any control group.
 std::uint64_t memory_kills() {
