@@ -262,7 +262,7 @@ void add_push(CLI::App& launch, push_flags& push) {
                   "Copy the program and the libraries beside it to hosts that lack them, by ssh");
   launch.add_flag(
       "--push-all", push.all,
-      "Copy what --push does, LibTorch and every other library that belongs to no system package");
+      "Like --push, and also copy LibTorch and every other library of no system package");
 }
 
 words words_of(const push_flags& push) {
