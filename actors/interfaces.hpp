@@ -181,7 +181,7 @@ using data_actor = caf::typed_actor<
     // spawns one beside itself. For the first replica again: the feeders that it had end. Errors:
     // bad_config for another replica than the next.
     caf::replies_to<struct connect_data>::with<struct data_connected>,
-    // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch),
+    // From the trainer. Errors: bad_data (strict mode, or no readable sample in the batch),
     // bad_config without a feeder; here and below handler_failed for what was thrown, or what this
     // process lacks to read a sample.
     caf::replies_to<struct deliver_batch>::with<struct batch_delivered>,

@@ -23,8 +23,8 @@ struct server_host_parts {
   std::function<void(const std::string& failure)> on_shut_down;
   /// Told of the shards' and workers' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
-  engine::loss_registry losses = engine::built_in_losses();
-  engine::metric_registry metrics = engine::built_in_metrics();
+  engine::loss_registry losses = {};
+  engine::metric_registry metrics = {};
 };
 
 /// Spawns the actor that builds shards, coordinators and workers on this node when the driver asks.

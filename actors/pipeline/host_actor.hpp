@@ -34,9 +34,9 @@ struct host_parts {
   std::function<void(const std::string& failure)> on_shut_down;
   /// Told of the stages' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
-  engine::loss_registry losses = engine::built_in_losses();
-  engine::metric_registry metrics = engine::built_in_metrics();
-  engine::data_registry data = engine::built_in_data();
+  engine::loss_registry losses = {};
+  engine::metric_registry metrics = {};
+  engine::data_registry data = {};
   device_libraries libraries = {};
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
   std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.

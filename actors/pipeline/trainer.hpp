@@ -27,8 +27,8 @@ struct training {
   /// after it. Nothing: `steps_before`.
   std::optional<std::uint64_t> evaluated = {};
   std::function<double(std::uint64_t step)> learning_rate;
-  /// Steps of an update: a run that is stopped ends between two of them, and evaluations inside of
-  /// one are made all the same.
+  /// Steps whose gradients make one update: a run that is stopped ends between two updates, and
+  /// evaluations within one are made all the same.
   std::uint64_t update_steps = 1;
 };
 

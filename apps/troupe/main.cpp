@@ -57,54 +57,36 @@ std::string number_or_auto(const std::string& word) {
 CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measured) {
   auto* const profile = command.add_option(
       "--profile", measured.file, "Profile of the model to plan for, as --save-profile writes it");
-  command
-      .add_option(
-          "--partition", measured.partition,
-          "How the model is cut; auto: for the fastest step; even: by multiply-accumulates; or "
-          "the first layer of each slice except the first")
+  const auto add = [&](const char* flag, auto& to, const char* help) {
+    return command.add_option(flag, to, help)->needs(profile);
+  };
+  add("--partition", measured.partition,
+      "How the model is cut; auto: for the fastest step; even: by multiply-accumulates; or the "
+      "first layer of each slice except the first")
       ->delimiter(',')
+      ->capture_default_str();
+  add("--recompute", measured.recompute, "Layers (or groups) whose activations are recomputed")
+      ->delimiter(',');
+  auto* const memory = add("--memory-mib", measured.memory_mib,
+                           "Memory limit of a stage for --partition auto; 0: none")
+                           ->capture_default_str();
+  add("--device-memory-mib", measured.device_memory_mib,
+      "Memory limit of a stage on a GPU for --partition auto; 0: none")
       ->capture_default_str()
-      ->needs(profile);
-  command
-      .add_option("--recompute", measured.recompute,
-                  "Layers (or groups) whose activations are recomputed")
-      ->delimiter(',')
-      ->needs(profile);
-  auto* const memory = command
-                           .add_option("--memory-mib", measured.memory_mib,
-                                       "Memory limit of a stage for --partition auto; 0: none")
-                           ->capture_default_str()
-                           ->needs(profile);
-  command
-      .add_option("--device-memory-mib", measured.device_memory_mib,
-                  "Limit of a stage's memory on a GPU for --partition auto; 0: none")
-      ->capture_default_str()
-      ->needs(profile)
       ->excludes(memory);
-  command.add_option("--batch-size", measured.batch_size, "Samples per step")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
-      ->needs(profile);
-  command.add_option("--cores", measured.cores, "Cores that all stages share")
-      ->check(CLI::Range(1, 1 << 20))
-      ->needs(profile);
-  command
-      .add_option("--link-gbytes", measured.link_gbytes,
-                  "Rate at which a stage sends, in 1e9 bytes a second; 0: by reference, at no cost")
+  add("--batch-size", measured.batch_size, "Samples per step")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  add("--cores", measured.cores, "Cores that all stages share")->check(CLI::Range(1, 1 << 20));
+  add("--link-gbytes", measured.link_gbytes,
+      "Rate at which a stage sends, in 1e9 bytes a second; 0: by reference, at no cost")
+      ->check(CLI::Range(0.0, 1e6));
+  add("--network-gbits", measured.network_gbits,
+      "Rate of a network between the stages, in 1e9 bits a second each way; 0: no bound")
       ->check(CLI::Range(0.0, 1e6))
-      ->needs(profile);
-  command
-      .add_option(
-          "--network-gbits", measured.network_gbits,
-          "Rate of a network between the stages, in 1e9 bits a second each way; 0: no bound")
+      ->capture_default_str();
+  add("--network-ms", measured.network_ms, "One-way latency of that network in milliseconds")
       ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str()
-      ->needs(profile);
-  command
-      .add_option("--network-ms", measured.network_ms,
-                  "One-way latency of that network in milliseconds")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str()
-      ->needs(profile);
+      ->capture_default_str();
   command
       .add_flag("--layers", measured.layers,
                 "Show the time that a step spends in each layer, and the rates that it reaches "
@@ -186,8 +168,8 @@ CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
   };
   const char* const newest = "A checkpoint, or the folder of --checkpoint-dir for its newest one";
   add("list", checkpoint_verb::list,
-      "Shows the checkpoints in a folder: step, age, size, and whether the files have their "
-      "lengths",
+      "Shows the checkpoints in a folder: step, age, size, and whether each file has the length "
+      "that it should have",
       "The folder of --checkpoint-dir");
   add("inspect", checkpoint_verb::inspect,
       "Shows a checkpoint's step, settings and files, and each tensor's type, shape and size",
@@ -223,7 +205,7 @@ struct join_request {
 CLI::Option* add_sets(CLI::App& command, apps::launch_request& request) {
   return command
       .add_option("--set", request.sets,
-                  "TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
+                  "Set a key, TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
       ->allow_extra_args(false);
 }
 
@@ -277,10 +259,10 @@ struct push_flags {
 
 void add_push(CLI::App& launch, push_flags& push) {
   launch.add_flag("--push", push.some,
-                  "Copies the program and the libraries beside it to hosts that lack them, by ssh");
+                  "Copy the program and the libraries beside it to hosts that lack them, by ssh");
   launch.add_flag(
       "--push-all", push.all,
-      "Like --push, and also copies LibTorch and every library that belongs to no package");
+      "Like --push, and also copy LibTorch and every other library of no system package");
 }
 
 words words_of(const push_flags& push) {

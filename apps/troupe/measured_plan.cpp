@@ -51,7 +51,7 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
   if (word == "auto") return std::nullopt;
   if (request.measured.memory_mib > 0 || request.measured.device_memory_mib > 0)
     return fail(errc::bad_config,
-                "--memory-mib and --device-memory-mib are kept to by --partition auto only");
+                "--memory-mib and --device-memory-mib apply to --partition auto only");
   const auto some = [](cut_list cuts) { return std::optional(std::move(cuts)); };
   if (word != "even") return engine::parse_cuts(names_of(profile), words).map(some);
   const auto layout = engine::layout_of(request.schedule, request.stages);

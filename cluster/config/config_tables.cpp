@@ -50,7 +50,7 @@ result<checkpoint_period> period_of(const checkpoint_config& config) {
   constexpr std::uint64_t most = 1'000'000'000;
   if (status != std::errc() || number == 0 || number > most || (!unit.empty() && seconds == 0))
     return fail(errc::bad_config, '"' + text +
-                                      "\" is no period; write a number of steps, or a time as "
+                                      "\" is no period; write a number of steps, or a time such as "
                                       "30s, 5m or 2h");
   if (unit.empty()) return checkpoint_period{.steps = number};
   return checkpoint_period{.time = std::chrono::seconds(number * seconds)};

@@ -111,7 +111,8 @@ std::vector<option> rule_options(const optimizers::registry& known) {
       {"optimizer", "momentum", "--momentum", "", "X", "Momentum factor",
        rule_number("momentum", 0.9, 0, unbounded)},
       {"optimizer", "dampening", "--dampening", "", "X",
-       "Dampening: the gradient enters the momentum buffer times 1 - dampening",
+       "Dampening: the gradient is multiplied by 1 - dampening before it is added to the momentum "
+       "buffer",
        rule_number("dampening", 0, 0, 1)},
       {"optimizer", "weight_decay", "--weight-decay", "", "X", "Weight decay coefficient",
        rule_number("weight_decay", 0, 0, unbounded)},

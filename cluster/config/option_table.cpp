@@ -173,14 +173,14 @@ std::vector<option> model_options(const engine::model_registry& models) {
                  "Precision of the arithmetic; bf16 and fp16 use autocast",
                  choice(&model_config::precision)}),
       of_stages({"model", "tf32", "--tf32", "--no-tf32", "",
-                 "Allow TF32 on GPUs: matrix products and convolutions of f32 are faster, and "
-                 "round their factors to 10 bits of fraction",
+                 "Allow TF32 on GPUs: matrix products and convolutions of f32 are faster, but "
+                 "their factors are rounded to a mantissa of 10 bits",
                  on_off(&model_config::tf32)}),
       of_stages(
           {"model", "deterministic", "--deterministic", "--no-deterministic", "",
            "Use only deterministic operators on GPUs, which give the same bits each time; one "
-           "that has no such form ends the run and is named. Operators on the CPU are always "
-           "deterministic",
+           "that has no deterministic form ends the run with an error that names it. Operators on "
+           "the CPU are always deterministic",
            on_off(&model_config::deterministic)}),
   };
 }
@@ -262,8 +262,8 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
       {"train", "max_restarts", "--max-restarts", "", "N",
        "Maximum number of times that the trainer is started again after its process died or its "
        "run failed; it continues from the newest complete checkpoint (needs --checkpoint-dir and "
-       "--resume auto), and a pipeline with --on-fault recover after its last step, from versions "
-       "that another process keeps",
+       "--resume auto); a pipeline with --on-fault recover continues after its last step, from "
+       "versions that another process keeps",
        integer(&train_config::max_restarts, 0, 1 << 20)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
@@ -286,8 +286,8 @@ std::vector<option> checkpoint_options() {
        "an interrupted run",
        text(&checkpoint_config::every)},
       of_stages({"checkpoint", "storage", "--checkpoint-storage", "", "WHERE",
-                 "Where the files of checkpoints are: shared, in one folder that all hosts see, or "
-                 "else on the trainer's host; local, on each host's own disk, with a copy on the "
+                 "Where the files of checkpoints are; shared: in one folder that all hosts see, or "
+                 "else on the trainer's host; local: on each host's own disk, with a copy on the "
                  "next host's",
                  choice(&checkpoint_config::storage)}),
       {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Number of newest checkpoints to keep",

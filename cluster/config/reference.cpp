@@ -57,13 +57,13 @@ std::string of_each(const program_tables& programs, const std::string& name,
   return all;
 }
 
-/// "Not of parameter_server.", of a key that programs lack which have its table.
+/// "Not for parameter_server.", of a key that some programs lack although they have its table.
 std::string missing_in(const program_tables& programs, const option& entry) {
   std::vector<std::string_view> without;
   for (const auto& each : programs)
     if (each.has_table(entry.table) && each.find(entry.name()) == nullptr)
       without.push_back(each.program->name);
-  return without.empty() ? "" : ". Not of " + join(without);
+  return without.empty() ? "" : ". Not for " + join(without);
 }
 
 std::string flag_of(const option& entry) {
@@ -99,7 +99,7 @@ std::string section(const program_tables& programs, const std::string& table) {
   }
   const auto& some = *std::ranges::find(first->options, table, &option::table);
   std::string text = some.repeated ? "## `[[" + table + "]]`\n\n" : "## `[" + table + "]`\n\n";
-  if (owners.size() < programs.size()) text += "Of " + join(owners) + ".\n\n";
+  if (owners.size() < programs.size()) text += "For " + join(owners) + ".\n\n";
   if (some.repeated) text += "Once for each " + table + ".\n\n";
   text +=
       "| key | flag | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- | --- "

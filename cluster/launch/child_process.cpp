@@ -165,10 +165,9 @@ tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& 
 }
 
 constexpr const char* words_on_memory =
-    ", as the system kills where memory runs out, of the machine or of a control group (see "
-    "dmesg): "
-    "raise the limit, or take smaller micro-batches (more of them), recompute activations or put "
-    "fewer stages on this host";
+    ", as the system does when the memory of the machine or of a control group runs out (see "
+    "dmesg): raise the limit, or take smaller micro-batches (more of them), recompute activations "
+    "or put fewer stages on this host";
 
 /// How many processes the system has killed for lack of memory, in any control group.
 std::uint64_t memory_kills() {
@@ -200,7 +199,7 @@ std::string name_of_signal(int number) {
 
 std::string words_on_late_end(const std::string& name) {
   return name +
-         " has not ended with the run, as one that is stopped (SIGSTOP) or that a disk holds up; "
+         " has not ended with the run: it may be stopped (SIGSTOP), or a disk may hold it up; "
          "it is waited for some seconds more, and then killed";
 }
 

@@ -114,6 +114,33 @@ actors::host_parts::move_door door_of(const joined_node_settings& settings, acto
   };
 }
 
+/// What becomes of the node when another one is lost.
+auto on_loss(const std::shared_ptr<ending>& end, const std::shared_ptr<caf::actor>& host,
+             const std::shared_ptr<actors::progress_board>& progress,
+             const joined_node_settings& settings) {
+  return [end, host, progress, &settings](const std::string& other, const error& why) {
+    const bool in_order = why.code == errc::cancelled;
+    if (other == "trainer" && in_order)  // the host may still have its last word to read
+      caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
+    else if (other == "trainer")
+      end->decide(tl::unexpected(trainer_failure(settings, why)));
+    else if (!in_order)
+      progress->note_lost(other);
+  };
+}
+
+/// Joins the run, and returns what it ends with.
+result<void> take_part(const joined_node_settings& settings, actors::node& own, ending& end) {
+  const auto joined = own.join(settings.trainer, actors::usual_deadlines.greet);
+  if (!joined) return tl::unexpected(join_failure(settings, joined.error()));
+  log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
+             settings.trainer);
+  auto outcome = end.wait();
+  // The others are to count it as lost, and its actors that end now as gone with it.
+  if (!outcome && outcome.error().code != errc::cancelled) own.break_off(outcome.error());
+  return outcome;
+}
+
 }  // namespace
 
 std::string words_on_lost_trainer(const std::string& name, const std::string& trainer,
@@ -175,21 +202,11 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
 
   const auto progress =
       std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
-  const auto on_node_down = [end, host, progress, &settings](const std::string& other,
-                                                             const error& why) {
-    const bool in_order = why.code == errc::cancelled;
-    if (other == "trainer" && in_order)  // the host may still have its last word to read
-      caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
-    else if (other == "trainer")
-      end->decide(tl::unexpected(trainer_failure(settings, why)));
-    else if (!in_order)
-      progress->note_lost(other);
-  };
   auto node = actors::node::start(
       system, types,
       {.name = settings.name,
        .listen = settings.listen,
-       .on_node_down = on_node_down,
+       .on_node_down = on_loss(end, host, progress, settings),
        .tell = [progress] { return progress->tell(std::chrono::steady_clock::now()); },
        .build = settings.build},
       settings.make_link);
@@ -204,15 +221,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   *host = caf::actor_cast<caf::actor>(spawned);
   end_with_host(spawned, end, settings.name);
   (*node)->publish("host", spawned);
-  const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
-  if (joined)
-    log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
-               settings.trainer);
-  auto outcome =
-      joined ? end->wait() : result<void>(tl::unexpected(join_failure(settings, joined.error())));
-  // The others are to count it as lost, and its actors that end now as gone with it.
-  if (joined && !outcome && outcome.error().code != errc::cancelled)
-    (*node)->break_off(outcome.error());
+  auto outcome = take_part(settings, **node, *end);
   caf::anon_send(*host, actors::shut_down{});
   own.end();
   system.await_all_actors_done();

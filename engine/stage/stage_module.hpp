@@ -42,7 +42,7 @@ struct stage_options {
   /// Begin deferred weight gradients early (see weight_queue): only for a stage on a CPU whose
   /// arithmetic has one intra-op thread.
   bool idle_cores = false;
-  metric_registry metrics = built_in_metrics();  ///< Of evaluations, on the last stage.
+  metric_registry metrics = {};  ///< Of evaluations, on the last stage.
 };
 
 /// The terms of a training step, beside its micro-batches.

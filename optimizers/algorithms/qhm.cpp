@@ -9,10 +9,11 @@ constexpr std::array<std::string_view, 2> decay_types{"grad", "direct"};
 constexpr std::array qhm_rules{
     lr_rule(1e-3),
     share_rule("momentum", 0.9, "Momentum factor"),
-    option_rule{.name = "nu",
-                .fallback = 0.7,
-                .most = 1,
-                .help = "Weight of the momentum buffer in the step; the gradient has the rest"},
+    option_rule{
+        .name = "nu",
+        .fallback = 0.7,
+        .most = 1,
+        .help = "Weight of the momentum buffer in the step; that of the gradient is 1 - nu"},
     decay_rule(),
     option_rule{.name = "weight_decay_type",
                 .words = decay_types,

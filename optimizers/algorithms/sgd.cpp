@@ -21,7 +21,8 @@ constexpr std::array sgd_rules{
     option_rule{.name = "momentum", .help = "Momentum factor"},
     option_rule{.name = "dampening",
                 .least = -largest_option,
-                .help = "Dampening: the gradient enters the momentum buffer times 1 - dampening"},
+                .help = "Dampening: the gradient is multiplied by 1 - dampening before it is "
+                        "added to the momentum buffer"},
     option_rule{.name = "weight_decay", .help = "Weight decay coefficient"},
     option_rule{.name = "nesterov", .is_flag = true, .help = "Use Nesterov momentum"},
     option_rule{.name = "maximize", .is_flag = true, .help = "Maximize instead of minimize"},

@@ -125,7 +125,7 @@ TEST_CASE("A stage that is stopped once its work is done is waited for, and that
       "/bin/sh",
       {"-c", "TROUPE_STOPS_AT_END=1 exec " TROUPE_PERTURBED
              " --model resnet18 --data synthetic:3x32x32:10:8 --batch-size 8 --steps 1 --no-eval"},
-      tests::at_line("stage-0 has not ended with the run, as one that is stopped (SIGSTOP)",
+      tests::at_line("stage-0 has not ended with the run: it may be stopped (SIGSTOP)",
                      [&](pid_t program) {
                        for (const auto stage : children_of(program)) {
                          CHECK(tests::wait_for_state(stage, 'T'));

@@ -28,9 +28,9 @@ inline at::Tensor forward_in_one_piece(const engine::model& layers,
   return x;
 }
 
-inline std::int64_t samples_in(const std::vector<engine::batch>& microbatches) {
+inline std::int64_t samples_in(const std::vector<engine::batch>& parts) {
   std::int64_t samples = 0;
-  for (const auto& each : microbatches) samples += each.inputs.size(0);
+  for (const auto& each : parts) samples += each.inputs.size(0);
   return samples;
 }
 
@@ -41,14 +41,14 @@ inline std::int64_t samples_in(const std::vector<engine::batch>& microbatches) {
 /// `unscale`. Runs in the calling thread; torch's exceptions pass through.
 inline engine::step_result run_in_one_piece(const engine::model& layers,
                                             const engine::stage_options& how, std::uint64_t step,
-                                            const std::vector<engine::batch>& microbatches,
+                                            const std::vector<engine::batch>& parts,
                                             double loss_scale = 1) {
   const at::AutoGradMode recording(true);
   const auto all = engine::parameters(layers);
   std::vector<at::Tensor> wanted;
   wanted.reserve(all.size());
   for (const auto& each : all) wanted.push_back(each.tensor);
-  const auto samples = static_cast<double>(samples_in(microbatches));
+  const auto samples = static_cast<double>(samples_in(parts));
 
   std::vector<at::Tensor> seeds;
   if (loss_scale != 1)
@@ -56,9 +56,9 @@ inline engine::step_result run_in_one_piece(const engine::model& layers,
 
   engine::step_result whole;
   engine::gradient_sum sum(wanted.size());
-  for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
+  for (std::uint32_t i = 0; i < parts.size(); ++i) {
     const engine::pass_scope pass({engine::random_of(how.seed, step, i)});
-    const auto& [inputs, labels] = microbatches[i];
+    const auto& [inputs, labels] = parts[i];
     const auto output = forward_in_one_piece(layers, how, inputs);
     const auto loss =
         how.loss(output, labels.to(how.device)) * (static_cast<double>(inputs.size(0)) / samples);

@@ -116,6 +116,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
     return tests::small_residual_network(order.classes);
   };
   parts.optimizers = optimizers::built_in();
+  parts.losses = engine::built_in_losses();
   const auto layout =
       engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1)).value();
   std::vector<actors::stage_actor> stages;

@@ -82,7 +82,7 @@ result<void> check_loss_scale(draft& whole, const registries&) {
   const bool dynamic = loss_scale_of(whole.config.model, whole.config.train) == 0;
   if (dynamic || whole.find("train.loss_scale_interval") == nullptr) return {};
   return fail_at(whole, "train.loss_scale_interval",
-                 "is of a dynamic loss scale only (--loss-scale dynamic)");
+                 "applies to a dynamic loss scale only (--loss-scale dynamic)");
 }
 
 result<void> check_texts(draft& whole, const registries&) {

@@ -103,8 +103,8 @@ std::string fault_of_tf32(const placement_tables& config, const train_config& tr
     return "is for GPUs, but stages compute on the CPU; leave it out, or name GPUs (--device "
            "cuda:0)";
   if (train.verify && train.verify_tolerance < least_tf32_tolerance)
-    return "rounds factors to 10 bits of fraction, so that a step cannot be verified to less than "
-           "0.001; allow that (--verify-tolerance 0.001), or leave --verify or TF32 out";
+    return "rounds factors to a mantissa of 10 bits, so that a step cannot be verified to less "
+           "than 0.001; allow that (--verify-tolerance 0.001), or leave --verify or TF32 out";
   return {};
 }
 

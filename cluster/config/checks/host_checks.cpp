@@ -32,8 +32,8 @@ std::string words_on_port(const std::string& host, launch_way launch) {
 std::string words_on_link_local(const std::string& host) {
   return quoted(host) +
          " is a link-local address, with which another host can do nothing: each would need the "
-         "name of an interface of its own behind it (a zone, as %eth0); name another address, as "
-         "fd00::2 or 10.0.0.2";
+         "name of an interface of its own behind it (a zone, such as %eth0); name another address, "
+         "such as fd00::2 or 10.0.0.2";
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ std::string wrong_host(const std::string& text, launch_way launch, bool trainer_
   if (has_port(host)) return quoted(text) + ' ' + words_on_port(host, launch);
   return quoted(text) +
          " is no host; write HOST or USER@HOST, and an address of IP version 6 without brackets, "
-         "as fd00::2";
+         "such as fd00::2";
 }
 
 std::string wrong_address(const std::string& text, const cluster_config& cluster) {
@@ -89,7 +89,7 @@ std::string wrong_network(const std::string& text) {
   if (text.find('/') == std::string::npos || !network_range::parse(text))
     return quoted(text) +
            " is not a network; write an address whose host bits are 0 and its prefix, "
-           "as 10.0.0.0/8 or fd00::/64";
+           "such as 10.0.0.0/8 or fd00::/64";
   const bool is_link_local = kind_of(text.substr(0, text.find('/'))) == address_kind::link_local;
   return is_link_local ? words_on_link_local(text) : "";
 }

@@ -73,7 +73,7 @@ result<void> check_memory(draft& whole, const registries&) {
   const pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.memory_mib == 0 || pipeline.partition == partition::automatic) return {};
   return fail_at(whole, "pipeline.memory_mib",
-                 "is kept to by partition = \"auto\" only (--partition auto)");
+                 "applies to partition = \"auto\" only (--partition auto)");
 }
 
 result<void> check_micro_batches(draft& whole, const registries&) {

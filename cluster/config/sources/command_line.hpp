@@ -20,8 +20,8 @@ struct node_options {
   std::string name;  ///< "stage-1".
   cluster::transport transport = cluster::transport::automatic;
   cluster::network network = cluster::network::sealed;
-  /// Where it listens itself over tcp: HOST, HOST:PORT or a network as 10.0.0.0/8; empty: at the
-  /// address from which it reaches the parent. See listen_address.
+  /// Where it listens itself over tcp: HOST, HOST:PORT or a network such as 10.0.0.0/8; empty: at
+  /// the address from which it reaches the parent. See listen_address.
   std::string listen = "";
   bool verbose = false;
   int secret_descriptor = -1;  ///< Where its parent left it the cluster's secret; -1: nowhere.

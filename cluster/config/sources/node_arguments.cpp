@@ -50,7 +50,7 @@ result<void> check_node(const node_options& node) {
     return fail(errc::bad_config, "--node-listen (--listen of troupe join): " + wrong);
   if (node.name.empty())
     return fail(errc::bad_config,
-                "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
+                "--node-name (--name of troupe join): is empty; name a stage, such as stage-0");
   return {};
 }
 

@@ -25,7 +25,7 @@ constexpr std::array scheduler_failures = std::to_array<scheduler_failure>({
      "Slurm starts nothing there; see slurm_options and what the allocation has"},
     {"mpirun", "or execute an executable", no_program},
     {"mpirun", "attempt to run as root",
-     "Open MPI refuses to run as root; be another user, or put \"--allow-run-as-root\" into "
+     "Open MPI refuses to run as root; run it as another user, or put \"--allow-run-as-root\" into "
      "mpi_options"},
     {"mpirun", "unable to reliably start",
      "mpirun cannot start its daemon there; see that ssh reaches the host without a question, and "

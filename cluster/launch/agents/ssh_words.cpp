@@ -27,7 +27,7 @@ constexpr std::string_view ssh_options_refused =
 
 constexpr std::array ssh_failures = std::to_array<ssh_failure>({
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than ssh knows; if that is right, take the old one out "
+     "its host key is not the one that ssh knows; if that is right, take the old one out "
      "(ssh-keygen "
      "-R HOST) and connect once by hand"},
     {"Host key verification failed",

@@ -133,8 +133,8 @@ class process_launcher final : public node_launcher {
     if (!ends_->forgive(name, wait.told)) {
       if (wait.is_first)
         log::warning(name +
-                     " was killed, and has not ended, as one that a disk holds up; it is waited "
-                     "for another minute");
+                     " was killed, and has not ended: a disk may hold it up; it is waited for "
+                     "another minute");
       if (!ends_->forgive(name, wait.over))
         return fail(errc::io_failed, name + " was killed, and has not ended");
     }

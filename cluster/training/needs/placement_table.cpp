@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -121,7 +122,7 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
                                const std::optional<predicted_memory>& memory,
                                const std::vector<stage_place>& on) {
   const auto amount = [&memory](auto of) {
-    return memory ? in_mebi(of(*memory)) : std::string(not_known);
+    return memory ? in_mebi(std::invoke(of, *memory)) : std::string(not_known);
   };
   const auto threads = threads_of_stages(config);
   const auto places = node_of_stages(config);
@@ -131,21 +132,18 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
       {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
-    const auto on_host = [&](const predicted_memory& all) {
-      return all.stages[stage].on_host(on[i].on_gpu);
-    };
-    const auto on_device = [&](const predicted_memory& all) {
-      return all.stages[stage].of_device();
-    };
+    const auto& place = on[i];
+    const auto on_host = [&](const auto& all) { return all.stages[stage].on_host(place.on_gpu); };
+    const auto on_device = [&](const auto& all) { return all.stages[stage].of_device(); };
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
     table_row line{std::to_string(stage) + replica,
                    layers_of_stage(run, layout, stage),
                    "-",
                    "this machine",
-                   on[i].device,
+                   place.device,
                    std::to_string(threads[i]),
                    amount(on_host),
-                   on[i].on_gpu ? amount(on_device) : std::string("-")};
+                   place.on_gpu ? amount(on_device) : std::string("-")};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
@@ -154,11 +152,12 @@ std::vector<table_row> rows_of(const stage_tables& config, const prepared_run& r
     }
     rows.push_back(std::move(line));
   }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", "-",
-                  amount([](const predicted_memory& all) { return all.trainer; }), "-"});
+  const auto add_here = [&](const char* name, double predicted_memory::*of) {
+    rows.push_back({name, "-", "-", "this machine", "-", "-", amount(of), "-"});
+  };
+  add_here("trainer", &predicted_memory::trainer);
   if (outlives_trainer(config.train, config.pipeline))
-    rows.push_back({"keeper", "-", "-", "this machine", "-", "-",
-                    amount([](const predicted_memory& all) { return all.keeper; }), "-"});
+    add_here("keeper", &predicted_memory::keeper);
   if (std::ranges::none_of(on, &stage_place::on_gpu))
     for (auto& each : rows) each.back().clear();
   return rows;

@@ -78,6 +78,19 @@ bool logs_edges(const pipeline_config& pipeline, const train_config& train) {
   return train.on_fault == fault_policy::recover && is_replaceable;
 }
 
+/// Adds the batches of whoever reads them, `bytes` each.
+result<void> add_batches(const trainer_config& config, double bytes, predicted_memory& to) {
+  const double again = logs_edges(config.pipeline, config.train) ? config.train.accumulate : 0;
+  const auto reader = stage_of_data(config, config.data);
+  if (!reader) return tl::unexpected(reader.error());
+  const double all = (batches_at_trainer + again) * bytes;
+  if (*reader)
+    add_on_host(to.stages.at(**reader), all);
+  else
+    to.trainer += all;
+  return {};
+}
+
 /// Adds what stages remember of the steps behind the last version: what they sent along the edges,
 /// their gradients of tied weights, and for each parameter either the own gradient or the sum over
 /// replicas, since one of them was sent to others.
@@ -132,15 +145,8 @@ result<predicted_memory> predict_memory(const planned_run& of) {
     add_on_host(all.stages.back(), largest);
   }
   const auto micro_batch = samples.inputs.nbytes() + samples.labels.nbytes();
-  const double remembered = logs_edges(config.pipeline, config.train) ? config.train.accumulate : 0;
-  const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
-                         static_cast<double>(parts);
-  const auto reader = stage_of_data(config, config.data);
-  if (!reader) return tl::unexpected(reader.error());
-  if (*reader)
-    add_on_host(all.stages.at(**reader), batches);
-  else
-    all.trainer += batches;
+  const double batch = static_cast<double>(micro_batch) * static_cast<double>(parts);
+  if (auto added = add_batches(config, batch, all); !added) return tl::unexpected(added.error());
   const auto bytes = bytes_of_stages(run, config.pipeline, config.optimizer, known);
   if (!bytes) return tl::unexpected(bytes.error());
   if (logs_edges(config.pipeline, config.train))

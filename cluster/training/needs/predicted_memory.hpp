@@ -56,7 +56,7 @@ struct predicted_memory {
 /// one. The rest is counted. Errors: see measure_activations.
 [[nodiscard]] result<predicted_memory> predict_memory(const planned_run& of);
 
-/// The stages' part of that, for a run whose start does not hang on it.
+/// The stages' part of that, for a run whose start does not depend on it.
 struct expected_memory {
   std::vector<engine::stage_memory> stages = {};
   std::string why_not = {};  ///< Where they are not predicted.

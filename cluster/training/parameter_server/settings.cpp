@@ -58,7 +58,8 @@ result<void> check_server(const draft& whole) {
   const bool waits = server.mode == engine::server_mode::synchronous;
   if (waits && whole.find("server.staleness") != nullptr)
     return fail_at(whole, "server.staleness",
-                   "is of asynchronous workers only" + source(whole, "server.mode", "synchronous") +
+                   "applies to asynchronous workers only" +
+                       source(whole, "server.mode", "synchronous") +
                        "; leave it out, or set --mode asynchronous");
   const auto cores = cores_here();
   for (const auto& [setting, threads] :

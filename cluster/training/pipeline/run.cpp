@@ -251,6 +251,21 @@ result<start_point> first_start(pipeline_run& parts) {
   return from;
 }
 
+/// Says how a run that fails can be continued.
+result<void> train_from_start(pipeline_run& parts) {
+  const auto& config = parts.config;
+  const auto from = first_start(parts);
+  if (!from) return tl::unexpected(from.error());
+  if (config.restart > 0)
+    parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
+  parts.report->begin_behind(from->steps_before);
+  auto done = train_to_end(parts, *from);
+  if (!done)
+    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
+                parts.run.steps);
+  return done;
+}
+
 }  // namespace
 
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
@@ -297,16 +312,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                      hosts,
                      std::move(*disks),
                      {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
-  const auto from = first_start(parts);
-  if (!from) return tl::unexpected(from.error());
-  if (config.restart > 0)
-    parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
-  parts.report->begin_behind(from->steps_before);
-  auto done = train_to_end(parts, *from);
-  if (!done)
-    tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),
-                run.steps);
-  return done;
+  return train_from_start(parts);
 }
 
 }  // namespace troupe::cluster

@@ -321,16 +321,7 @@ ucs_status_t ucx_carrier::on_message(void* self, const void* header, std::size_t
 
 template <unsigned Id>
 result<void> ucx_carrier::set_handler() {
-  ucp_am_handler_param_t params{};
-  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  params.id = Id;
-  params.flags = UCP_AM_FLAG_WHOLE_MSG;
-  params.cb = &ucx_carrier::on_message<Id>;
-  params.arg = this;
-  const auto status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
-  if (status == UCS_OK) return {};
-  return tl::unexpected(to_error(status, "UCX takes no handler"));
+  return ucx::set_handler(worker_.get(), Id, &ucx_carrier::on_message<Id>, this);
 }
 
 result<void> ucx_carrier::set_handlers() {

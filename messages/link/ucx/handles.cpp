@@ -110,6 +110,19 @@ result<worker> make_worker(ucp_context_h parent) {
   return worker(raw);
 }
 
+result<void> set_handler(ucp_worker_h of, unsigned id, ucp_am_recv_callback_t take, void* arg) {
+  ucp_am_handler_param_t params{};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = id;
+  params.flags = UCP_AM_FLAG_WHOLE_MSG;
+  params.cb = take;
+  params.arg = arg;
+  const auto status = ucp_worker_set_am_recv_handler(of, &params);
+  if (status == UCS_OK) return {};
+  return tl::unexpected(to_error(status, "UCX takes no handler"));
+}
+
 result<std::vector<std::byte>> address_of(ucp_worker_h of) {
   ucp_address_t* address = nullptr;
   std::size_t length = 0;

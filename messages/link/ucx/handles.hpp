@@ -61,6 +61,10 @@ struct purpose {
 /// A worker for one thread.
 [[nodiscard]] result<worker> make_worker(ucp_context_h parent);
 
+/// Has the worker call `take` with `arg` for each Active Message of that id.
+[[nodiscard]] result<void> set_handler(ucp_worker_h of, unsigned id, ucp_am_recv_callback_t take,
+                                       void* arg);
+
 /// What others reach a worker by. Errors: io_failed.
 [[nodiscard]] result<std::vector<std::byte>> address_of(ucp_worker_h of);
 

@@ -69,21 +69,13 @@ struct raw_peer::state {
 
   template <void (state::*Take)(void*, std::size_t, bool)>
   result<void> handle(message id) {
-    ucp_am_handler_param_t params{};
-    params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    params.id = id;
-    params.flags = UCP_AM_FLAG_WHOLE_MSG;
-    params.cb = [](void* self, const void*, std::size_t, void* bytes, std::size_t size,
-                   const ucp_am_recv_param_t* about) {
+    const auto take = [](void* self, const void*, std::size_t, void* bytes, std::size_t size,
+                         const ucp_am_recv_param_t* about) {
       const bool rendezvous = (about->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
       (static_cast<state*>(self)->*Take)(bytes, size, rendezvous);
       return rendezvous ? UCS_INPROGRESS : UCS_OK;
     };
-    params.arg = this;
-    const auto status = ucp_worker_set_am_recv_handler(worker.get(), &params);
-    if (status == UCS_OK) return {};
-    return tl::unexpected(to_error(status, "UCX sets no handler"));
+    return set_handler(worker.get(), id, take, this);
   }
 
   void take_ping(void* bytes, std::size_t size, bool) {

@@ -306,7 +306,7 @@ TEST_CASE("What a parameter server cannot do is refused in one line", "[untimed]
           {"--data: ", "clicks:4", "clicks:FIELDS:ROWS"});
   refuses({"--model", "deep"}, {"--model: unknown value \"deep\"", "wide, resnet18"});
   refuses({"--model", "resnet19"}, {"did you mean \"resnet18\"?"});
-  refuses({"--staleness", "2"}, {"--staleness: is of asynchronous workers only"});
+  refuses({"--staleness", "2"}, {"--staleness: applies to asynchronous workers only"});
   refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "2"},
           {"--batch-size: ", "share of 2 samples a batch, with 2 workers, is one"});
   refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "64"},

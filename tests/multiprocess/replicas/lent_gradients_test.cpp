@@ -75,6 +75,7 @@ host_parts parts_of(const member& here) {
   return {.models = {{"small", small_model}},
           .optimizers = optimizers::built_in(),
           .on_shut_down = {},
+          .losses = engine::built_in_losses(),
           .memory = here.node->memory()};
 }
 

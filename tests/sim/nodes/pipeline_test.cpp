@@ -155,7 +155,8 @@ void spawn_hosts(world& in, const run_plan& plan) {
     auto& here = in.at(name_of(s));
     const auto host = spawn_host(here.system, {.models = {{"small", small_model}},
                                                .optimizers = optimizers::built_in(),
-                                               .on_shut_down = {}});
+                                               .on_shut_down = {},
+                                               .losses = engine::built_in_losses()});
     here.node->publish("host", caf::actor_cast<caf::strong_actor_ptr>(host));
     here.host = caf::actor_cast<caf::actor>(host);
   }

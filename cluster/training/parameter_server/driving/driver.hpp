@@ -33,9 +33,9 @@ struct drive_plan {
   bool shuffle = true;
   std::uint64_t seed = 0;
   bool evaluate = true;
-  std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
-  bool keep_weights = false;         // they are wanted at once when the run is stopped
-  engine::metric_registry metrics = engine::built_in_metrics();  // as the workers have them
+  std::uint64_t evaluate_every = 0;      // 0: after each epoch and at the end
+  bool keep_weights = false;             // they are wanted at once when the run is stopped
+  engine::metric_registry metrics = {};  // as the workers have them
 };
 
 /// Callbacks of a run, in the calling thread.

@@ -51,7 +51,9 @@ struct lone_host {
 
   actors::system_config config;
   caf::actor_system system{config};
-  actors::host_actor host = actors::spawn_host(system, {});
+  actors::host_actor host = actors::spawn_host(
+      system,
+      {.models = {}, .optimizers = {}, .on_shut_down = {}, .data = engine::built_in_data()});
 };
 
 /// It is refused a thread for what a request is for, and has one for it later.

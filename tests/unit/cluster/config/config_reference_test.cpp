@@ -61,7 +61,7 @@ TEST_CASE("the reference of programs says what they have in common once, and whe
   const auto text = config_reference({trainer, other});
   CHECK_THAT(text, ContainsSubstring("\n| `batch_size` | `--batch-size N` | integer | `64`; other: "
                                      "`7` | 1 to 1073741824 | Samples per step |\n"));
-  CHECK_THAT(text, ContainsSubstring("## `[net]`\n\nOf other.\n\n"));
+  CHECK_THAT(text, ContainsSubstring("## `[net]`\n\nFor other.\n\n"));
   CHECK_THAT(text,
              ContainsSubstring("| `width` | `--width N` | integer | `3` | 1 to 64 | Width \\| of "
                                "\\*it\\* |\n"));
@@ -77,11 +77,11 @@ TEST_CASE("the reference says which program lacks a key") {
   server.name = "server";
   server.has_stages = false;
   const auto text = config_reference({trainer, server});
-  CHECK_THAT(text, ContainsSubstring("## `[pipeline]`\n\nOf trainer.\n"));
-  CHECK_THAT(text,
-             ContainsSubstring(
-                 "Gradient accumulation: steps whose gradients are averaged for one update. Not of "
-                 "server |"));
+  CHECK_THAT(text, ContainsSubstring("## `[pipeline]`\n\nFor trainer.\n"));
+  CHECK_THAT(
+      text, ContainsSubstring(
+                "Gradient accumulation: steps whose gradients are averaged for one update. Not for "
+                "server |"));
   // By which troupe check and troupe launch find it.
   CHECK_THAT(text, ContainsSubstring("## `[cluster]`\n\n| key |"));
   CHECK_THAT(text, ContainsSubstring("beside troupe or in PATH |\n"));

@@ -164,7 +164,7 @@ const std::vector<wrong_text> wrong_texts{
     {"data.node", "nowhere", "unknown value \"nowhere\"; allowed: stage-0, stage-1"},
     {"train.save", "/nowhere/weights", "cannot be written: the directory /nowhere does not exist"},
     {"checkpoint.dir", "/dev/null/all", "takes no files: /dev/null is not a directory"},
-    {"checkpoint.every", "often", "write a number of steps, or a time as 30s, 5m or 2h"},
+    {"checkpoint.every", "often", "write a number of steps, or a time such as 30s, 5m or 2h"},
     {"checkpoint.resume", "latest", "in a folder, which --checkpoint-dir names"},
     {"checkpoint.on_signal", "SIGTERM", "take SIGUSR1 or SIGUSR2"},
     {"link.listen", "nowhere", "allowed: HOST:PORT with a port from 0 to 65535"},
@@ -278,7 +278,7 @@ TEST_CASE("an address at which no other host can reach a node is refused before 
   for (const std::string local : {"fe80::1", "[fe80::1]:4711", "fe80::1%eth0"})
     CHECK_THAT(error_of_second("address = \"" + local + "\"\n"),
                StartsWith(at) && ContainsSubstring("is a link-local address") &&
-                   ContainsSubstring("(a zone, as %eth0); name another address"));
+                   ContainsSubstring("(a zone, such as %eth0); name another address"));
   for (const std::string own : {"127.0.0.1", "[::1]:0", "127.1"})
     CHECK_THAT(
         error_of_second("address = \"" + own + "\"\n"),

@@ -412,7 +412,7 @@ TEST_CASE_METHOD(watched_group, "a child that the system kills for lack of memor
   REQUIRE(group.wait(bound));
   REQUIRE(reports.all().size() == 1);
   CHECK(reports.all().front().starts_with(
-      "exit stage-1 was killed by signal 9 (SIGKILL), as the system kills where memory runs out"));
+      "exit stage-1 was killed by signal 9 (SIGKILL), as the system does when the memory of"));
 
   // That was one child's end, and not the next one's.
   other->signal(SIGKILL);

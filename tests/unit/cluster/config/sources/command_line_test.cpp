@@ -209,7 +209,7 @@ TEST_CASE("a wrong flag gives one line that begins with it") {
       {{"--loss-scale", "dynamical"},
        "--loss-scale: \"dynamical\" is not a number; allowed: dynamic, 1 to 16777216"},
       {{"--loss-scale-interval", "5"},
-       "--loss-scale-interval: is of a dynamic loss scale only (--loss-scale dynamic)"},
+       "--loss-scale-interval: applies to a dynamic loss scale only (--loss-scale dynamic)"},
       {{"--loss-scale-interval", "0", "--loss-scale", "dynamic"},
        "--loss-scale-interval: 0 is out of range; allowed: 1 to 1073741824"},
       {{"--eval=maybe"}, "--eval: \"maybe\" is not a boolean; allowed: true, false"},
@@ -373,7 +373,7 @@ TEST_CASE("a child's wrong flags are refused") {
               "\" is not an address at which a trainer listens; allowed: HOST:PORT with a port "
               "from 1 to 65535, unix:PATH");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) ==
-        "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
+        "--node-name (--name of troupe join): is empty; name a stage, such as stage-0");
   CHECK_THAT(error_of({"--join", "[fe80::1]:4711", "--node-name", "a"}),
              Catch::Matchers::ContainsSubstring("\"[fe80::1]:4711\" is a link-local address"));
   for (const std::string listen : {"0.0.0.0", "[::]:0", "fe80::1", "10.0.0.1/8", "10.0.0.1:x"})
@@ -423,9 +423,10 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
         "--loss-scale-interval"})
     refuses({flag}, std::string(flag) + ": unknown flag");
   refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
-  refuses({"--staleness", "2"},
-          "--staleness: is of asynchronous workers only (server.mode = synchronous by default); "
-          "leave it out, or set --mode asynchronous");
+  refuses(
+      {"--staleness", "2"},
+      "--staleness: applies to asynchronous workers only (server.mode = synchronous by default); "
+      "leave it out, or set --mode asynchronous");
   refuses({"--link", "loopback"}, "--link: loopback cannot connect processes");
   CHECK_THAT(error_of({"--shards", "2"}), Catch::Matchers::ContainsSubstring("unknown flag"));
   const folder here;

@@ -187,7 +187,7 @@ TEST_CASE(
     if (i != 1) continue;
     REQUIRE(told.size() == 1);
     CHECK_THAT(told.front(), ContainsSubstring("node beta (10.0.0.2): stage-1 has not ended with "
-                                               "the run, as one that is stopped (SIGSTOP)"));
+                                               "the run: it may be stopped (SIGSTOP)"));
   }
   auto prompt = patient_session();
   auto later = begin_of_time;
