@@ -193,14 +193,15 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
   const auto& which = by.checkpointed.kept.resume;
-  std::optional<error> refused;  // of the latest, while an older one is looked for
+  const bool is_in_folder = which == "auto" || which == "latest" ||
+                            which.find_first_not_of("0123456789") == std::string::npos;
+  std::optional<error> refused;  // of what is asked for, while an older one is looked for
   while (run.on_hosts) {
     auto found = find_on_hosts(by, *run.on_hosts);
     if (found && !refused) return std::optional(std::move(*found));
     if (found) break;
     const auto& why = found.error();
-    if (why.code != errc::bad_data || (which != "auto" && which != "latest"))
-      return tl::unexpected(why);
+    if (why.code != errc::bad_data || !is_in_folder) return tl::unexpected(why);
     if (which == "auto")
       log::warning(why.text + "; this checkpoint is passed over");
     else if (!refused)

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/config/sources/resume_command_core.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/base/format.hpp"
@@ -46,6 +47,21 @@ std::filesystem::path folder_named(const std::filesystem::path& by) {
   return by.filename() == checkpoint_folder::manifest_name ? by.parent_path() : by;
 }
 
+/// Of a checkpoint that cannot be read: says which older one beside it is whole. `by_step`: it was
+/// named by its step, else by its folder.
+error offering_older(error why, const std::filesystem::path& torn, bool by_step) {
+  const auto path = (torn / "").parent_path();
+  const auto step = step_of_name(path.filename().string());
+  if (!step || why.code != errc::bad_data) return why;
+  const auto looked =
+      checkpoint_folder(path.has_parent_path() ? path.parent_path() : ".").newest(*step);
+  if (!looked || !looked->found) return why;
+  const auto older = std::to_string(looked->found->manifest.step);
+  why.text += "; the one of step " + older + " is whole: --resume " +
+              (by_step ? older : looked->found->folder.string());
+  return why;
+}
+
 result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
   const checkpoint_folder folder(config.dir);
   const auto& which = config.resume;
@@ -61,10 +77,14 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
     return fail(errc::bad_config, "there is no " + which +
                                       "; allowed: latest, auto, the number of a step, and the "
                                       "folder of a checkpoint");
-  auto found = is_step ? folder.of_step(step) : read_whole(folder_named(which));
-  if (found && is_step) warn_of_later(folder, step);
-  return std::move(found).map(
-      [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
+  const auto named = is_step ? folder.path_of(step) : folder_named(which);
+  auto found = is_step ? folder.of_step(step) : read_whole(named);
+  if (!found)
+    return tl::unexpected(std::filesystem::exists(named, why)
+                              ? offering_older(found.error(), named, is_step)
+                              : found.error());
+  if (is_step) warn_of_later(folder, step);
+  return std::optional(std::move(*found));
 }
 
 std::map<std::string, std::string> settings_of_steps(

@@ -238,7 +238,9 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
   CHECK_THAT(refused.last_line(),
              ContainsSubstring("step-000008: weights.stage-1.safetensors was kept by beta and "
                                "alpha, and no host of this run has it; alpha: "));
-  CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 4 is whole: --resume 4"));
+  const std::string offer = "; the one of step 4 is whole: --resume 4";
+  CHECK_THAT(refused.last_line(), ContainsSubstring(offer));
+  CHECK_THAT(run_program(all.run({"--resume", "8"})).last_line(), ContainsSubstring(offer));
   const auto passed = resume(all, "auto");
   CHECK_THAT(passed.err, ContainsSubstring("this checkpoint is passed over"));
   CHECK_THAT(passed.err, ContainsSubstring("goes on from the checkpoint of step 4"));

@@ -330,6 +330,12 @@ TEST_CASE("A checkpoint has a note that its step was evaluated, before it or aft
   CHECK(is_evaluated(8));
   CHECK(run.write(12) == 12);
   CHECK_FALSE(is_evaluated(12));
+  // While it was written.
+  run.keeper.told(16);
+  run.begin(16);
+  run.keeper.evaluated(16);
+  CHECK(run.keeper.last_step(patience, run.print) == 16);
+  CHECK(is_evaluated(16));
   // What was told once is not told again, when the run has gone back.
   run.keeper.went_back(4);
   CHECK(run.write(8) == 8);
