@@ -84,18 +84,15 @@ result<void> read(actors::pipeline& stages, std::size_t place, const found_slice
 
 /// Has the run begin from the next older checkpoint instead, or from the beginning.
 result<void> pass_over(prepared_run& run, const checkpointed_run& of) {
-  auto older = checkpoint_folder(of.kept.dir).newest(run.steps_before);
+  auto older = pass_over_torn(checkpoint_folder(of.kept.dir), run.steps_before);
   if (!older) return tl::unexpected(older.error());
-  for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
-  if (!older->found) {
+  if (!*older) {
     if (of.kept.resume == "auto")
       log::info(of.kept.dir.string() +
                 " has no whole checkpoint: the run starts from the beginning");
     return begin_anew(run, of.model, of.train);
   }
-  return check_settings(*older->found, of).and_then([&] {
-    return begin_from(run, std::move(*older->found));
-  });
+  return check_settings(**older, of).and_then([&] { return begin_from(run, std::move(**older)); });
 }
 
 /// The newest step of a folder whose manifest can be read; nothing: there is none.

@@ -24,15 +24,6 @@ std::vector<std::uint64_t> steps_in(const std::filesystem::path& folder) {
   return checkpoint_folder(folder).steps().value_or(std::vector<std::uint64_t>());
 }
 
-/// For --resume auto.
-result<std::optional<whole_checkpoint>> newest_whole_in(const checkpoint_folder& folder) {
-  auto looked = folder.newest();
-  if (!looked) return tl::unexpected(looked.error());
-  for (const auto& why : looked->passed_over)
-    log::warning(why + "; this checkpoint is passed over");
-  return std::move(looked->found);
-}
-
 /// A run that goes back to a step leaves the later checkpoints, which "latest" would take.
 void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
   const auto all = folder.steps();
@@ -52,13 +43,14 @@ std::filesystem::path folder_named(const std::filesystem::path& by) {
 error offering_older(error why, const std::filesystem::path& torn, bool by_step) {
   const auto path = (torn / "").parent_path();
   const auto step = step_of_name(path.filename().string());
-  if (!step || why.code != errc::bad_data) return why;
+  if (!step) return why;  // a folder with a name of the user's
   const auto looked =
       checkpoint_folder(path.has_parent_path() ? path.parent_path() : ".").newest(*step);
-  if (!looked || !looked->found) return why;
-  const auto older = std::to_string(looked->found->manifest.step);
-  why.text += "; the one of step " + older + " is whole: --resume " +
-              (by_step ? older : looked->found->folder.string());
+  if (!looked) return why;
+  if (by_step || !looked->found)
+    why.text += words_on_older(looked->found);
+  else
+    why.text += "; an older one is whole: --resume " + looked->found->folder.string();
   return why;
 }
 
@@ -67,7 +59,7 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
   const auto& which = config.resume;
   if (which.empty()) return std::nullopt;
   if (which == "latest") return folder.latest();
-  if (which == "auto") return newest_whole_in(folder);
+  if (which == "auto") return pass_over_torn(folder);
   std::uint64_t step = 0;
   const char* const end = which.data() + which.size();
   const auto [stop, status] = std::from_chars(which.data(), end, step);
@@ -119,6 +111,17 @@ checkpointed_run::checkpointed_run(const trainer_config& config,
       places(config.places),
       settings(settings_of_steps(config, config.data, model_options)),
       of_data(std::move(own_data)) {}
+
+result<std::optional<whole_checkpoint>> pass_over_torn(const checkpoint_folder& folder,
+                                                       std::uint64_t before) {
+  auto looked = folder.newest(before);
+  if (!looked) return tl::unexpected(looked.error());
+  if (const auto& other = looked->of_another_troupe; !other.empty())
+    return fail(errc::bad_config, other + words_on_older(looked->found));
+  for (const auto& why : looked->passed_over)
+    log::warning(why + "; this checkpoint is passed over");
+  return std::move(looked->found);
+}
 
 result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run) {
   for (const auto& [name, value] : of.manifest.settings) {

@@ -245,13 +245,16 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   for (const auto& [named, offered] : offers) {
     const auto outcome = run_program(two_stages(with(kept, {"--resume", named})));
     CHECK(outcome.code == 2);
-    CHECK_THAT(outcome.last_line(),
-               ContainsSubstring(weights.string() + " has 1000 bytes") &&
-                   EndsWith("the one of step 2 is whole: --resume " + offered));
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(weights.string() + " has 1000 bytes") &&
+                                        EndsWith(" is whole: --resume " + offered));
   }
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
   refused("its format is number 5", [&] { write_text(manifest, R"({"troupe_checkpoint": 5})"); });
+  const auto unwatched = run_program(two_stages(with(kept, {"--resume", "auto"})));
+  CHECK(unwatched.code == 2);  // or an older program would begin again
+  CHECK_THAT(unwatched.last_line(),
+             ContainsSubstring("its format is number 5") && EndsWith("--resume 2"));
   CHECK(run_program(two_stages(with(kept, {"--resume", "2"}), 4)).code == 0);
 }
 

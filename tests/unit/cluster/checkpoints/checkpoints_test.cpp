@@ -317,6 +317,10 @@ TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
   CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
   const auto latest = error_of(all.latest());
   CHECK_THAT(latest.text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
+  CHECK(looked->of_another_troupe.empty());
+  put(third / "manifest.json", R"({"troupe_checkpoint":5})");
+  CHECK_THAT(all.newest().value().of_another_troupe,
+             StartsWith((third / "manifest.json").string() + " is of another Troupe"));
 }
 
 TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing of it") {
