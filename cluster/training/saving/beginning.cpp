@@ -38,6 +38,20 @@ std::filesystem::path folder_named(const std::filesystem::path& by) {
   return by.filename() == checkpoint_folder::manifest_name ? by.parent_path() : by;
 }
 
+/// What else a path may be that is there: a folder of checkpoints, or a file of weights.
+result<whole_checkpoint> read_named(const std::filesystem::path& path) {
+  std::error_code why;
+  if (std::filesystem::exists(path / checkpoint_folder::manifest_name, why))
+    return read_whole(path);
+  if (const auto steps = steps_in(path); !steps.empty())
+    return fail(errc::bad_data, path.string() + " is a folder of checkpoints; its newest is " +
+                                    checkpoint_folder(path).path_of(steps.front()).string());
+  const bool is_file = std::filesystem::is_regular_file(path, why);
+  return fail(errc::bad_data, path.string() + " is no checkpoint: it has no " +
+                                  checkpoint_folder::manifest_name +
+                                  (is_file ? "; --init begins a run from a file of weights" : ""));
+}
+
 /// Of a checkpoint that cannot be read: says which older one beside it is whole. `by_step`: it was
 /// named by its step, else by its folder.
 error offering_older(error why, const std::filesystem::path& torn, bool by_step) {
@@ -70,7 +84,7 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
                                       "; allowed: latest, auto, the number of a step, and the "
                                       "folder of a checkpoint");
   const auto named = is_step ? folder.path_of(step) : folder_named(which);
-  auto found = is_step ? folder.of_step(step) : read_whole(named);
+  auto found = is_step ? folder.of_step(step) : read_named(named);
   if (!found)
     return tl::unexpected(std::filesystem::exists(named, why)
                               ? offering_older(found.error(), named, is_step)
