@@ -1,7 +1,9 @@
 #include "cluster/training/local_disks/kept_slices.hpp"
 
 #include <filesystem>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -152,9 +154,29 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   return begin_from(run, std::move(**newest));
 }
 
+/// Where a disk has less room than the weights of one checkpoint need, with the next host's copies.
+void warn_of_little_room(const slice_disks& disks, const std::vector<std::uint64_t>& weight_bytes) {
+  std::vector<std::uint64_t> needed(disks.disks.size());
+  std::map<std::string, std::size_t> written;  // by the numbers of stages
+  for (std::size_t stage = 0; stage < weight_bytes.size(); ++stage) {
+    const auto disk = disks.places.at(stage).disk.value();
+    needed[disk] += weight_bytes[stage];
+    written[std::to_string(stage)] = disk;
+  }
+  for (const auto& order : second_copies(written, needed.size()))
+    needed[order.to] += weight_bytes.at(std::stoul(order.file));
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  for (std::size_t i = 0; i < needed.size(); ++i)
+    if (const auto& disk = disks.disks[i]; disk.free_bytes < needed[i])
+      log::warning("checkpoint.storage: " + disk.host + " has " + mib(disk.free_bytes) +
+                   " left, and the weights alone of one checkpoint need " + mib(needed[i]) +
+                   " there");
+}
+
 }  // namespace
 
-result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
+result<std::optional<slice_disks>> open_disks_of(const disk_access& by,
+                                                 const std::vector<std::uint64_t>& weight_bytes) {
   const auto& kept = by.checkpointed.kept;
   if (kept.storage != checkpoint_storage::local) return std::nullopt;
   auto disks = open_disks(by.group, by.ask, by.cluster, kept.dir, by.run);
@@ -162,6 +184,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
   if (disks->disks.size() == 1)
     log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
                  disks->disks.front().host + ": there is no second copy");
+  warn_of_little_room(*disks, weight_bytes);
   return std::optional(std::move(*disks));
 }
 
