@@ -92,9 +92,10 @@ struct slices_opened {
   std::string disk = {};             // the same word for all processes that see this folder
   std::string host = {};             // as the system calls it
   bool is_taken = false;             // another run that has not ended has it: no store, no disk
+  std::uint64_t free_bytes = 0;      // on the disk; the most there is where that is not known
 
   static void fields(auto& self, auto& f) {
-    f(self.store, self.folder, self.disk, self.host, self.is_taken);
+    f(self.store, self.folder, self.disk, self.host, self.is_taken, self.free_bytes);
   }
 };
 

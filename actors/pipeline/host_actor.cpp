@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "actors/base/errors.hpp"
@@ -211,8 +213,12 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
   auto& folder = *opened;
   std::array<char, 256> host{};
   static_cast<void>(::gethostname(host.data(), host.size() - 1));
-  known = {
-      .store = {}, .folder = folder->path().string(), .disk = folder->disk(), .host = host.data()};
+  std::error_code unknown;  // of which all that is said is the most there is
+  known = {.store = {},
+           .folder = folder->path().string(),
+           .disk = folder->disk(),
+           .host = host.data(),
+           .free_bytes = std::filesystem::space(folder->path(), unknown).available};
   known.store =
       caf::actor_cast<caf::strong_actor_ptr>(spawn_slice_store(self->system(), std::move(*folder)));
   end_along(*self, known.store->address());

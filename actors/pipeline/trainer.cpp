@@ -191,6 +191,7 @@ class run_state {
     const auto batches = engine::batch_count(test_size_, run_.batch_size);
     totals_ = {};
     for (std::int64_t i = 0; i < batches && !leaves(); ++i) {
+      if (auto written = write_if_asked(); !written) return written;
       if (auto begun = order_step(engine::batch_of(order, run_.batch_size, i), true, 0); !begun)
         return begun;
       const bool last = i + 1 == batches;
@@ -203,6 +204,13 @@ class run_state {
     for (auto& each : totals_.metrics) each /= labels;
     events_.on_evaluation({finished_, totals_.metrics});
     return {};
+  }
+
+  /// Whoever wants it may not wait for the evaluation's end.
+  result<void> write_if_asked() {
+    const bool is_asked = finished_ < run_.steps && events_.is_checkpoint_asked &&
+                          events_.is_checkpoint_asked(finished_);
+    return is_asked ? events_.on_checkpoint(finished_) : result<void>();
   }
 
   result<void> count() {

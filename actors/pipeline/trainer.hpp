@@ -58,6 +58,9 @@ struct training_events {
   std::function<result<void>(const error& why)> on_loss = {};
   /// A batch was read, whose step begins next. May be left out.
   std::function<void(const deliver_batch& order, const batch_delivered& as)> on_read = {};
+  /// Asked during an evaluation that further steps follow: whether somebody waits for a checkpoint
+  /// of the last step. If so, on_checkpoint is called at once. May be left out.
+  std::function<bool(std::uint64_t step)> is_checkpoint_asked = {};
 };
 
 /// The reader of a run's batches, which feeds the pipeline, and how many samples there are.

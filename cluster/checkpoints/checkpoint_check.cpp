@@ -1,6 +1,7 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 
 #include <iterator>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -29,8 +30,19 @@ faults altered_parts(const fs::path& file, const checkpoint_manifest::file& want
                        : found;
 }
 
+/// Says what is lost with a file that is not there.
+file_fault with_tensors(file_fault fault, const fs::path& file, const engine::file_sums& wanted) {
+  std::error_code why;
+  const auto& held = wanted.tensors;
+  if (held.empty() || fs::exists(file, why)) return fault;
+  fault.what += "; it held tensor \"" + held.begin()->first + '"';
+  if (held.size() > 1) fault.what += " and " + std::to_string(held.size() - 1) + " more";
+  return fault;
+}
+
 faults faults_of(const fs::path& file, const checkpoint_manifest::file& wanted, check_depth depth) {
-  if (auto length = engine::find_length_fault(file, wanted.sums.bytes)) return {*length};
+  if (auto length = engine::find_length_fault(file, wanted.sums.bytes))
+    return {with_tensors(*std::move(length), file, wanted.sums)};
   if (depth == check_depth::lengths) return {};
   auto found =
       wanted.whole.empty() ? engine::find_altered(file, wanted.sums) : altered_parts(file, wanted);

@@ -139,8 +139,10 @@ fs::path checkpoint_folder::path_of(std::uint64_t step) const {
 
 result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {
   std::error_code why;
-  return fs::exists(path_of(step) / manifest_name, why) ? write_note(path_of(step))
-                                                        : result<void>();
+  const auto folder = path_of(step);
+  const bool lacks =
+      fs::exists(folder / manifest_name, why) && !fs::exists(folder / evaluated_name, why);
+  return lacks ? write_note(folder) : result<void>();
 }
 
 result<void> checkpoint_folder::sync_all() const {

@@ -99,11 +99,12 @@ class checkpoint_folder {
   struct newest_whole {
     std::optional<whole_checkpoint> found;
     std::vector<std::string> passed_over;  ///< What is wrong with newer ones, a sentence each.
+    std::string of_another_troupe;         ///< The first of these that is no fault; empty: none is.
   };
   /// Of the steps before `before`. Errors: as `steps`.
   [[nodiscard]] result<newest_whole> newest(
       std::uint64_t before = std::numeric_limits<std::uint64_t>::max()) const;
-  /// Errors: bad_data, also where there is none of that step.
+  /// Errors: those of read_whole; bad_data where there is none of that step.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const;
 
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t step) const;
@@ -123,6 +124,9 @@ class checkpoint_folder {
   std::filesystem::path folder_;
 };
 
+/// How an error goes on about a checkpoint that cannot be read: which older one is whole.
+[[nodiscard]] std::string words_on_older(const std::optional<whole_checkpoint>& older);
+
 /// The checkpoints that a path means: itself where it is a checkpoint's folder, or else those that
 /// are in it, by steps. Never none. Errors: bad_data where it cannot be read, or holds none.
 [[nodiscard]] result<std::vector<std::filesystem::path>> checkpoints_at(
@@ -131,7 +135,7 @@ class checkpoint_folder {
 /// Reads a checkpoint's manifest and compares every file with it, but for those that hosts keep on
 /// disks of their own: only the hosts can tell. Errors: bad_data naming the file,
 /// and the tensor where the manifest has its checksum: it is missing, shorter or longer, or has
-/// other bytes, or a newer Troupe has written it.
+/// other bytes; bad_config where a newer Troupe has written it.
 [[nodiscard]] result<whole_checkpoint> read_whole(const std::filesystem::path& folder);
 
 }  // namespace troupe::cluster

@@ -89,7 +89,10 @@ result<checkpoint_folder::newest_whole> checkpoint_folder::newest(std::uint64_t 
       out.found = *std::move(whole);
       break;
     }
-    out.passed_over.push_back(whole.error().text);
+    const auto& why = whole.error();
+    if (why.code == errc::bad_config && out.of_another_troupe.empty())
+      out.of_another_troupe = why.text;
+    out.passed_over.push_back(why.text);
   }
   return out;
 }
@@ -98,10 +101,7 @@ result<std::optional<whole_checkpoint>> checkpoint_folder::latest() const {
   auto looked = newest();
   if (!looked) return tl::unexpected(looked.error());
   if (looked->passed_over.empty()) return std::move(looked->found);
-  const auto& why = looked->passed_over.front();
-  if (!looked->found) return fail(errc::bad_data, why + "; there is no older one that is whole");
-  const auto step = std::to_string(looked->found->manifest.step);
-  return fail(errc::bad_data, why + "; the one of step " + step + " is whole: --resume " + step);
+  return fail(errc::bad_data, looked->passed_over.front() + words_on_older(looked->found));
 }
 
 result<whole_checkpoint> checkpoint_folder::of_step(std::uint64_t step) const {
@@ -113,6 +113,12 @@ result<whole_checkpoint> checkpoint_folder::of_step(std::uint64_t step) const {
   return fail(errc::bad_data, folder_.string() + " has no checkpoint of step " +
                                   std::to_string(step) + "; it has " +
                                   (known.empty() ? "none" : "those of steps " + known));
+}
+
+std::string words_on_older(const std::optional<whole_checkpoint>& older) {
+  if (!older) return "; there is no older one that is whole";
+  const auto step = std::to_string(older->manifest.step);
+  return "; the one of step " + step + " is whole: --resume " + step;
 }
 
 result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {

@@ -282,9 +282,10 @@ result<int> format_of(const json& manifest) {
   if (auto taken = take(manifest, "", format_name, format); !taken)
     return tl::unexpected(taken.error());
   if (format < format_of_two_files || format > newest_format)
-    return bad("is of another Troupe: its format is number " + std::to_string(format) +
-               ", and this program knows numbers " + std::to_string(format_of_two_files) + " to " +
-               std::to_string(newest_format) + "; take the Troupe that wrote it");
+    return fail(errc::bad_config,
+                "is of another Troupe: its format is number " + std::to_string(format) +
+                    ", and this program knows numbers " + std::to_string(format_of_two_files) +
+                    " to " + std::to_string(newest_format) + "; take the Troupe that wrote it");
   const bool is_summed = manifest.contains(checksum_name);
   // Versions that wrote none knew one format.
   if (!is_summed && format > format_of_two_files) return no_manifest("has no \"checksum\"");

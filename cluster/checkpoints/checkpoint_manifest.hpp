@@ -71,12 +71,12 @@ inline constexpr std::string_view checkpoint_weights_name = "weights.safetensors
 [[nodiscard]] std::string to_text(const checkpoint_manifest& manifest);
 
 /// The opposite. Tables and members that it does not know are passed over where the manifest's own
-/// checksum has them; only manifests of format 1 may have none. Errors: bad_data, also for a newer
-/// format, for a key that stands twice in a table, for weights that stand in no file or in two, as
-/// what follows the file's name in a sentence.
+/// checksum has them; only manifests of format 1 may have none. Errors: bad_config for a newer
+/// format; bad_data, also for a key that stands twice in a table, for weights that stand in no file
+/// or in two; as what follows the file's name in a sentence.
 [[nodiscard]] result<checkpoint_manifest> parse_manifest(std::string_view text);
 
-/// Errors: bad_data naming the file.
+/// Errors: the same, naming the file.
 [[nodiscard]] result<checkpoint_manifest> read_manifest(const std::filesystem::path& file);
 
 }  // namespace troupe::cluster

@@ -47,8 +47,10 @@ result<checkpoint_period> period_of(const checkpoint_config& config) {
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
   const std::uint64_t seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  constexpr std::uint64_t most = 1'000'000'000;
-  if (status != std::errc() || number == 0 || number > most || (!unit.empty() && seconds == 0))
+  constexpr std::uint64_t most = 1'000'000'000;  // of seconds too, which a clock counts in ns
+  const bool is_known = unit.empty() || seconds > 0;
+  if (status != std::errc() || !is_known || number == 0 ||
+      number > most / std::max<std::uint64_t>(seconds, 1))
     return fail(errc::bad_config, '"' + text +
                                       "\" is no period; write a number of steps, or a time such as "
                                       "30s, 5m or 2h");

@@ -1,7 +1,9 @@
 #include "cluster/training/local_disks/kept_slices.hpp"
 
 #include <filesystem>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,18 +86,15 @@ result<void> read(actors::pipeline& stages, std::size_t place, const found_slice
 
 /// Has the run begin from the next older checkpoint instead, or from the beginning.
 result<void> pass_over(prepared_run& run, const checkpointed_run& of) {
-  auto older = checkpoint_folder(of.kept.dir).newest(run.steps_before);
+  auto older = pass_over_torn(checkpoint_folder(of.kept.dir), run.steps_before);
   if (!older) return tl::unexpected(older.error());
-  for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
-  if (!older->found) {
+  if (!*older) {
     if (of.kept.resume == "auto")
       log::info(of.kept.dir.string() +
                 " has no whole checkpoint: the run starts from the beginning");
     return begin_anew(run, of.model, of.train);
   }
-  return check_settings(*older->found, of).and_then([&] {
-    return begin_from(run, std::move(*older->found));
-  });
+  return check_settings(**older, of).and_then([&] { return begin_from(run, std::move(**older)); });
 }
 
 /// The newest step of a folder whose manifest can be read; nothing: there is none.
@@ -155,9 +154,29 @@ result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
   return begin_from(run, std::move(**newest));
 }
 
+/// Where a disk has less room than the weights of one checkpoint need, with the next host's copies.
+void warn_of_little_room(const slice_disks& disks, const std::vector<std::uint64_t>& weight_bytes) {
+  std::vector<std::uint64_t> needed(disks.disks.size());
+  std::map<std::string, std::size_t> written;  // by the numbers of stages
+  for (std::size_t stage = 0; stage < weight_bytes.size(); ++stage) {
+    const auto disk = disks.places.at(stage).disk.value();
+    needed[disk] += weight_bytes[stage];
+    written[std::to_string(stage)] = disk;
+  }
+  for (const auto& order : second_copies(written, needed.size()))
+    needed[order.to] += weight_bytes.at(std::stoul(order.file));
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  for (std::size_t i = 0; i < needed.size(); ++i)
+    if (const auto& disk = disks.disks[i]; disk.free_bytes < needed[i])
+      log::warning("checkpoint.storage: " + disk.host + " has " + mib(disk.free_bytes) +
+                   " left, and the weights alone of one checkpoint need " + mib(needed[i]) +
+                   " there");
+}
+
 }  // namespace
 
-result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
+result<std::optional<slice_disks>> open_disks_of(const disk_access& by,
+                                                 const std::vector<std::uint64_t>& weight_bytes) {
   const auto& kept = by.checkpointed.kept;
   if (kept.storage != checkpoint_storage::local) return std::nullopt;
   auto disks = open_disks(by.group, by.ask, by.cluster, kept.dir, by.run);
@@ -165,6 +184,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
   if (disks->disks.size() == 1)
     log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
                  disks->disks.front().host + ": there is no second copy");
+  warn_of_little_room(*disks, weight_bytes);
   return std::optional(std::move(*disks));
 }
 
@@ -193,14 +213,15 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
   const auto& which = by.checkpointed.kept.resume;
-  std::optional<error> refused;  // of the latest, while an older one is looked for
+  const bool is_in_folder = which == "auto" || which == "latest" ||
+                            which.find_first_not_of("0123456789") == std::string::npos;
+  std::optional<error> refused;  // of what is asked for, while an older one is looked for
   while (run.on_hosts) {
     auto found = find_on_hosts(by, *run.on_hosts);
     if (found && !refused) return std::optional(std::move(*found));
     if (found) break;
     const auto& why = found.error();
-    if (why.code != errc::bad_data || (which != "auto" && which != "latest"))
-      return tl::unexpected(why);
+    if (why.code != errc::bad_data || !is_in_folder) return tl::unexpected(why);
     if (which == "auto")
       log::warning(why.text + "; this checkpoint is passed over");
     else if (!refused)

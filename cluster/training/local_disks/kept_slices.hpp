@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/futures/requester.hpp"
 #include "actors/pipeline/pipeline.hpp"
@@ -23,8 +25,10 @@ struct disk_access {
 };
 
 /// The disks on which the run's checkpoints are to be kept, where they are the hosts' own. Warns
-/// where all hosts have one folder. Errors: those of open_disks.
-[[nodiscard]] result<std::optional<slice_disks>> open_disks_of(const disk_access& by);
+/// where all hosts have one folder, and where a disk has too little room. `weight_bytes`: of the
+/// stages that write them, those of the first replica. Errors: those of open_disks.
+[[nodiscard]] result<std::optional<slice_disks>> open_disks_of(
+    const disk_access& by, const std::vector<std::uint64_t>& weight_bytes);
 
 /// The same, where processes have been replaced. A host whose folder cannot be opened is warned of,
 /// and checkpoints fail while it is so. Errors: peer_lost.

@@ -226,6 +226,17 @@ result<checkpoint_keeper> open_checkpoints(const checkpointed_run& of,
   return keeper;
 }
 
+/// Of each stage of the first replica.
+std::vector<std::uint64_t> weight_bytes_of(const prepared_run& run,
+                                           const std::vector<actors::build_stage>& orders,
+                                           std::size_t stages) {
+  std::vector<std::uint64_t> all(stages);
+  for (std::size_t stage = 0; stage < stages; ++stage)
+    for (const auto& slice : orders.at(stage).slices)
+      all[stage] += engine::bytes_of(tensors_of(run, slice));
+  return all;
+}
+
 /// Null: a lost stage ends the run.
 result<std::unique_ptr<stage_recovery>> open_recovery(node_group& group, joined_listening& doors,
                                                       const optimizers::registry& known,
@@ -292,7 +303,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
   if (!report) return tl::unexpected(report.error());
   auto keeper = open_checkpoints(checkpointed, config.command, run);
   if (!keeper) return tl::unexpected(keeper.error());
-  auto disks = open_disks_of(hosts);
+  auto disks = open_disks_of(hosts, weight_bytes_of(run, *orders, config.pipeline.stages));
   if (!disks) return tl::unexpected(disks.error());
   auto recovery =
       open_recovery(group, doors, program.info.known.optimizers, config, config.checkpoint);

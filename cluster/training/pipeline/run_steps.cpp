@@ -118,22 +118,25 @@ class run_events {
             [this](const actors::evaluation& outcome) { tell_evaluation(outcome); },
             [this] { return parts_.control.stop.wanted(); },
             [this](std::uint64_t steps) { return save(steps); },
-            [this](std::uint64_t step) {
-              parts_.checkpoints.report(print_);
-              return parts_.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
-                                               parts_.control.stop.checkpoint);
-            },
+            [this](std::uint64_t step) { return is_due(step); },
             [this](std::uint64_t step) { return write_checkpoint(step); },
             [this](const error& why) { return on_loss(parts_, stages_, why); },
             [this](const auto& order, const auto& as) {
               if (parts_.run.distant) parts_.run.distant->note_read(order, as);
-            }};
+            },
+            [this](std::uint64_t step) { return is_due(step) && parts_.control.stop.checkpoint; }};
   }
 
   /// Saves once more what found no place, when all is over.
   [[nodiscard]] result<void> end() { return parts_.control.saver.save_if_lost(saved_); }
 
  private:
+  [[nodiscard]] bool is_due(std::uint64_t step) {
+    parts_.checkpoints.report(print_);
+    return parts_.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
+                                     parts_.control.stop.checkpoint);
+  }
+
   void tell_evaluation(const actors::evaluation& outcome) {
     const auto of = evaluated(outcome.steps, parts_.program.info.known.metrics, outcome.metrics);
     parts_.told.evaluated = outcome.steps;

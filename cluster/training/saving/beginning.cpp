@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/config/sources/resume_command_core.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/base/format.hpp"
@@ -23,15 +24,6 @@ std::vector<std::uint64_t> steps_in(const std::filesystem::path& folder) {
   return checkpoint_folder(folder).steps().value_or(std::vector<std::uint64_t>());
 }
 
-/// For --resume auto.
-result<std::optional<whole_checkpoint>> newest_whole_in(const checkpoint_folder& folder) {
-  auto looked = folder.newest();
-  if (!looked) return tl::unexpected(looked.error());
-  for (const auto& why : looked->passed_over)
-    log::warning(why + "; this checkpoint is passed over");
-  return std::move(looked->found);
-}
-
 /// A run that goes back to a step leaves the later checkpoints, which "latest" would take.
 void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
   const auto all = folder.steps();
@@ -46,12 +38,42 @@ std::filesystem::path folder_named(const std::filesystem::path& by) {
   return by.filename() == checkpoint_folder::manifest_name ? by.parent_path() : by;
 }
 
+/// What else a path may be that is there: a folder of checkpoints, or a file of weights.
+result<whole_checkpoint> read_named(const std::filesystem::path& path) {
+  std::error_code why;
+  if (std::filesystem::exists(path / checkpoint_folder::manifest_name, why))
+    return read_whole(path);
+  if (const auto steps = steps_in(path); !steps.empty())
+    return fail(errc::bad_data, path.string() + " is a folder of checkpoints; its newest is " +
+                                    checkpoint_folder(path).path_of(steps.front()).string());
+  const bool is_file = std::filesystem::is_regular_file(path, why);
+  return fail(errc::bad_data, path.string() + " is no checkpoint: it has no " +
+                                  checkpoint_folder::manifest_name +
+                                  (is_file ? "; --init begins a run from a file of weights" : ""));
+}
+
+/// Of a checkpoint that cannot be read: says which older one beside it is whole. `by_step`: it was
+/// named by its step, else by its folder.
+error offering_older(error why, const std::filesystem::path& torn, bool by_step) {
+  const auto path = (torn / "").parent_path();
+  const auto step = step_of_name(path.filename().string());
+  if (!step) return why;  // a folder with a name of the user's
+  const auto looked =
+      checkpoint_folder(path.has_parent_path() ? path.parent_path() : ".").newest(*step);
+  if (!looked) return why;
+  if (by_step || !looked->found)
+    why.text += words_on_older(looked->found);
+  else
+    why.text += "; an older one is whole: --resume " + looked->found->folder.string();
+  return why;
+}
+
 result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
   const checkpoint_folder folder(config.dir);
   const auto& which = config.resume;
   if (which.empty()) return std::nullopt;
   if (which == "latest") return folder.latest();
-  if (which == "auto") return newest_whole_in(folder);
+  if (which == "auto") return pass_over_torn(folder);
   std::uint64_t step = 0;
   const char* const end = which.data() + which.size();
   const auto [stop, status] = std::from_chars(which.data(), end, step);
@@ -61,10 +83,14 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
     return fail(errc::bad_config, "there is no " + which +
                                       "; allowed: latest, auto, the number of a step, and the "
                                       "folder of a checkpoint");
-  auto found = is_step ? folder.of_step(step) : read_whole(folder_named(which));
-  if (found && is_step) warn_of_later(folder, step);
-  return std::move(found).map(
-      [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
+  const auto named = is_step ? folder.path_of(step) : folder_named(which);
+  auto found = is_step ? folder.of_step(step) : read_named(named);
+  if (!found)
+    return tl::unexpected(std::filesystem::exists(named, why)
+                              ? offering_older(found.error(), named, is_step)
+                              : found.error());
+  if (is_step) warn_of_later(folder, step);
+  return std::optional(std::move(*found));
 }
 
 std::map<std::string, std::string> settings_of_steps(
@@ -99,6 +125,17 @@ checkpointed_run::checkpointed_run(const trainer_config& config,
       places(config.places),
       settings(settings_of_steps(config, config.data, model_options)),
       of_data(std::move(own_data)) {}
+
+result<std::optional<whole_checkpoint>> pass_over_torn(const checkpoint_folder& folder,
+                                                       std::uint64_t before) {
+  auto looked = folder.newest(before);
+  if (!looked) return tl::unexpected(looked.error());
+  if (const auto& other = looked->of_another_troupe; !other.empty())
+    return fail(errc::bad_config, other + words_on_older(looked->found));
+  for (const auto& why : looked->passed_over)
+    log::warning(why + "; this checkpoint is passed over");
+  return std::move(looked->found);
+}
 
 result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run) {
   for (const auto& [name, value] : of.manifest.settings) {

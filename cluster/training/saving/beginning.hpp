@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,9 +41,17 @@ struct checkpointed_run {
 /// differs, or saying that the data differ.
 [[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const checkpointed_run& run);
 
+/// For a run that nobody watches: the newest checkpoint before a step that is whole; what is torn
+/// is passed over with a warning. Errors: bad_config where that would be one of a newer Troupe;
+/// those of checkpoint_folder::newest.
+[[nodiscard]] result<std::optional<whole_checkpoint>> pass_over_torn(
+    const checkpoint_folder& folder,
+    std::uint64_t before = std::numeric_limits<std::uint64_t>::max());
+
 /// The checkpoint that the run resumes from. None if --resume is not given, if it is "latest" and
 /// there is no checkpoint yet, or if it is "auto" and no checkpoint is whole. Warns of those that
-/// are passed over. Errors: bad_data, and those of check_settings.
+/// are passed over. Errors: bad_data; bad_config for one of a newer Troupe; those of
+/// check_settings.
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run);
 
 /// What a run with --resume starts from.

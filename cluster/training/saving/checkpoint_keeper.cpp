@@ -243,6 +243,7 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   }
   const auto what = *record_.under_way();
   record_.complete();
+  note_if_evaluated(what.step);
   if (what.is_asked)
     print("the checkpoint of step " + std::to_string(what.step) + " is in " +
           folder_.path_of(what.step).string());
@@ -281,7 +282,12 @@ std::vector<std::uint64_t> checkpoint_keeper::own_steps() const {
 
 void checkpoint_keeper::evaluated(std::uint64_t step) {
   record_.evaluated(step);
+  note_if_evaluated(step);
+}
+
+void checkpoint_keeper::note_if_evaluated(std::uint64_t step) const {
   if (!are_kept() || step == 0 || step != record_.last_step()) return;
+  if (!record_.is_evaluated(step)) return;
   if (auto noted = folder_.note_evaluated(step); !noted) log::warning(noted.error().text);
 }
 

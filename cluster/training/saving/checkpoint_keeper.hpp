@@ -129,6 +129,9 @@ class checkpoint_keeper {
                                                             const checkpoint_parts& parts) const;
   void warn(std::uint64_t step, const error& why, const printer& print) const;
   void note_failure(const error& why, const printer& print);
+  /// In the last checkpoint, if it is of this step: the evaluation may have ended while it was
+  /// written, or after that.
+  void note_if_evaluated(std::uint64_t step) const;
 
   const checkpoint_config* kept_;
   const train_config* train_;

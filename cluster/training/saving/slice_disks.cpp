@@ -88,7 +88,8 @@ slice_disks sorted(const opened_places& opened, const std::vector<std::string>& 
     const auto [at, is_new] = known.emplace(what.disk, all.disks.size());
     if (is_new)
       all.disks.push_back({hosts.at(place).empty() ? what.host : hosts.at(place),
-                           caf::actor_cast<actors::slice_store_actor>(what.store)});
+                           caf::actor_cast<actors::slice_store_actor>(what.store),
+                           what.free_bytes});
     own = {at->second, what.folder};
   }
   return all;
@@ -243,15 +244,15 @@ std::vector<result<actors::known_file>> copy_slices(actors::requester& ask,
 
 result<void> check_slice(actors::requester& ask, const slice_disks& disks,
                          const checkpoint_manifest& of, const std::string& file, std::size_t disk) {
-  const auto& [host, store] = disks.disks.at(disk);
+  const auto& own = disks.disks.at(disk);
   const auto checked =
       ask.request<actors::slices_checked>(
-             store, actors::check_slices{of.slices, {{file, of.files.at(file).sums}}},
+             own.store, actors::check_slices{of.slices, {{file, of.files.at(file).sums}}},
              usual_deadlines.write)
           .get();
   if (!checked) return tl::unexpected(checked.error());
   if (checked->faults.empty()) return {};
-  return fail(errc::bad_data, host + ": " + checked->faults.begin()->second);
+  return fail(errc::bad_data, own.host + ": " + checked->faults.begin()->second);
 }
 
 result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,

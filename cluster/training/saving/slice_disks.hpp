@@ -24,6 +24,7 @@ struct slice_disks {
   struct disk {
     std::string host;  ///< For the user.
     actors::slice_store_actor store;
+    std::uint64_t free_bytes = 0;  ///< When it was opened.
   };
   struct place {
     std::optional<std::size_t> disk;  ///< None: the stage's process has no folder.

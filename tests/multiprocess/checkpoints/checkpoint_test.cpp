@@ -28,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 using namespace troupe::tests;
 
 /// The loss scale of each step that a run's JSON lines tell.
@@ -237,9 +238,23 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   refused(weights.string() + altered, [&] { flip_a_bit(weights); });
   refused(state.string() + altered + "optimizer.", [&] { flip_a_bit(state); });
   refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
+  // Also where it is named by its step or its folder.
+  const std::string older = checkpoints / "step-000002";
+  const std::map<std::string, std::string> offers{
+      {"4", "2"}, {newest.string(), older}, {manifest.string(), older}};
+  for (const auto& [named, offered] : offers) {
+    const auto outcome = run_program(two_stages(with(kept, {"--resume", named})));
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(weights.string() + " has 1000 bytes") &&
+                                        EndsWith(" is whole: --resume " + offered));
+  }
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
   refused("its format is number 5", [&] { write_text(manifest, R"({"troupe_checkpoint": 5})"); });
+  const auto unwatched = run_program(two_stages(with(kept, {"--resume", "auto"})));
+  CHECK(unwatched.code == 2);  // or an older program would begin again
+  CHECK_THAT(unwatched.last_line(),
+             ContainsSubstring("its format is number 5") && EndsWith("--resume 2"));
   CHECK(run_program(two_stages(with(kept, {"--resume", "2"}), 4)).code == 0);
 }
 

@@ -238,7 +238,9 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
   CHECK_THAT(refused.last_line(),
              ContainsSubstring("step-000008: weights.stage-1.safetensors was kept by beta and "
                                "alpha, and no host of this run has it; alpha: "));
-  CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 4 is whole: --resume 4"));
+  const std::string offer = "; the one of step 4 is whole: --resume 4";
+  CHECK_THAT(refused.last_line(), ContainsSubstring(offer));
+  CHECK_THAT(run_program(all.run({"--resume", "8"})).last_line(), ContainsSubstring(offer));
   const auto passed = resume(all, "auto");
   CHECK_THAT(passed.err, ContainsSubstring("this checkpoint is passed over"));
   CHECK_THAT(passed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
@@ -389,6 +391,24 @@ TEST_CASE("A disk with no room for the next host's files is warned of, and they 
   const auto resumed =
       run_program(all.large_run({"--resume", "latest", "--checkpoint-keep", "1"}, 6));
   CHECK(resumed.code == 0);
+}
+
+TEST_CASE("A host's disk that is too small is warned of at the start, and training goes on without",
+          "[untimed]") {
+  const disks all;
+  const small_disk alpha(all.of("alpha"), "size=8m");
+  if (!alpha.made()) SKIP("no disk can be mounted: " + alpha.reason());
+  const auto outcome = run_program(all.large_run({}, 4));
+  CHECK(outcome.code == 0);
+  const auto warned = outcome.err.find("warning: checkpoint.storage: alpha has ");
+  REQUIRE(warned != std::string::npos);
+  CHECK(warned < outcome.err.find("step 1/"));
+  // Those of its own stage and of the next host's.
+  CHECK_THAT(outcome.err,
+             ContainsSubstring(" MiB left, and the weights alone of one checkpoint need 42 MiB "
+                               "there\n") &&
+                 !ContainsSubstring("checkpoint.storage: beta has "));
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 4: "));
 }
 
 TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on its host's disk") {

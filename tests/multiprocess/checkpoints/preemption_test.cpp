@@ -11,12 +11,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "messages/descriptor.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 #include "tests/small_disk.hpp"
 
 namespace {
@@ -61,6 +63,80 @@ TEST_CASE("A signal has a checkpoint written at the next whole update, and the r
                               "--save", folder / "resumed"}));
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("step-000012 is of a later step"));
+  check_same_weights(calm.weights(), folder / "resumed");
+}
+
+TEST_CASE("A signal in an evaluation has a checkpoint written before that is over") {
+  const scratch_folder folder;
+  const fs::path kept = folder / "kept";
+  auto job = evaluated(two_stages({"--eval-every", "4"}, 8, 1), 960);
+  const calm_run calm(TROUPE_PROGRAM, job);
+  const auto whole = evaluations_in(calm.steps());
+  REQUIRE(whole.size() == 2);
+  job = with(job, {"--checkpoint-dir", kept.string(), "--checkpoint-on-signal", "SIGUSR1",
+                   "--resume", "auto"});
+  const auto ask = [] {
+    return at_line("step 4/", [](pid_t program) { ::kill(program, SIGUSR1); });
+  };
+  const auto asked = run_program(with(job, {"--json", folder / "asked"}), ask());
+  REQUIRE(asked.code == 0);
+  const auto written = asked.err.find("the stages write the checkpoint of step 4");
+  REQUIRE(written != std::string::npos);
+  CHECK(written < asked.err.find("evaluation after step 4: "));
+  CHECK(evaluations_in(folder / "asked") == whole);
+  CHECK(early(kept, "step-000008") == std::set<std::string>{"step-000004"});
+  CHECK(fs::exists(kept / "step-000004" / "evaluated"));
+  // Whoever goes on from it after the evaluation was cut off makes that first.
+  fs::remove_all(kept);
+  const auto end =
+      at_line("the checkpoint of step 4 is in ", [](pid_t program) { ::kill(program, SIGKILL); });
+  const auto killed =
+      run_program(with(job, {"--json", folder / "killed"}), one_after_other(ask(), end));
+  REQUIRE(killed.signal == SIGKILL);
+  const auto resumed =
+      run_program(with(job, {"--json", folder / "resumed", "--save", folder / "weights"}));
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
+  check_same_weights(calm.weights(), folder / "weights");
+  auto told = evaluations_in(folder / "killed");
+  told.merge(evaluations_in(folder / "resumed"));
+  CHECK(told == whole);
+}
+
+TEST_CASE("A signal for a checkpoint that comes before the first step ends nothing") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const auto ask = [](pid_t program) { ::kill(program, SIGUSR1); };
+  // Before any process of a stage has been started, and once all have joined.
+  const auto outcome = run_program(
+      two_stages({"--checkpoint-dir", checkpoints, "--checkpoint-on-signal", "SIGUSR1", "--resume",
+                  "latest"},
+                 12, 1),
+      one_after_other(at_line("has no checkpoint: the run starts from the beginning", ask),
+                      at_line("to resume this run from its last checkpoint", ask)));
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("a signal asks for a checkpoint"));
+  CHECK(early(checkpoints, "step-000012").size() == 1);
+}
+
+TEST_CASE("A signal for a checkpoint that comes while a stage is replaced is heeded after that") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const auto lose = [](pid_t program) { CHECK(signal_to(program, "stage-1")); };
+  const auto ask = [](pid_t program) { ::kill(program, SIGUSR1); };
+  const auto outcome =
+      run_program(two_stages({"--on-fault", "recover", "--checkpoint-dir", checkpoints,
+                              "--checkpoint-on-signal", "SIGUSR1", "--save", folder / "weights"}),
+                  one_after_other(at_line("step 3/", lose), at_line("; it is replaced", ask)));
+  REQUIRE(outcome.code == 0);
+  check_same_weights(calm.weights(), folder / "weights");
+  const auto written = early(checkpoints, "step-000012");
+  REQUIRE(written.size() == 1);
+  const auto resumed = run_program(two_stages(
+      {"--checkpoint-dir", checkpoints, "--resume",
+       std::to_string(std::stoi(written.begin()->substr(5))), "--save", folder / "resumed"}));
+  REQUIRE(resumed.code == 0);
   check_same_weights(calm.weights(), folder / "resumed");
 }
 

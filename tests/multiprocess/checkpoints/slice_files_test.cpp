@@ -138,6 +138,23 @@ TEST_CASE("A run that is killed while its stages write goes on from the checkpoi
         std::set<std::string>{"step-000004", "step-000008", "step-000012"});
 }
 
+TEST_CASE("A run that is told to end while its stages write completes that checkpoint") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const calm_run calm(TROUPE_PROGRAM, large_two_stages({}));
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  const auto ended = run_program(large_two_stages(kept),
+                                 at_line(begun_8, [](pid_t trainer) { ::kill(trainer, SIGTERM); }));
+  CHECK(ended.code == 143);
+  CHECK(names_in(checkpoints).contains("step-000008"));
+  for (const auto& each : names_in(checkpoints)) CHECK(each.starts_with("step-"));
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
+  const auto resumed = run_program(
+      large_two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
+  REQUIRE(resumed.code == 0);
+  check_same_weights(calm.weights(), folder / "resumed");
+}
+
 TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints are whole") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";

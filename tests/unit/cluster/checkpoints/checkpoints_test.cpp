@@ -41,6 +41,7 @@ namespace fs = std::filesystem;
 using namespace troupe;
 using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 using engine::named_tensor;
 using tests::bytes_of;
@@ -277,8 +278,9 @@ TEST_CASE("a file that is cut at any byte is refused, by the tensor where its he
   put(file, whole + "x");
   CHECK(faults_in(checkpoint, check_depth::lengths).size() == 1);
   fs::remove(file);
-  CHECK_THAT(faults_in(checkpoint, check_depth::lengths).front().what,
-             StartsWith("cannot be read: "));
+  CHECK_THAT(
+      faults_in(checkpoint, check_depth::lengths).front().what,
+      StartsWith("cannot be read: ") && EndsWith("; it held tensor \"second.mask\" and 1 more"));
 }
 
 TEST_CASE("values that are not finite are found by their tensors, where values are looked at") {
@@ -315,6 +317,10 @@ TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
   CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
   const auto latest = error_of(all.latest());
   CHECK_THAT(latest.text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
+  CHECK(looked->of_another_troupe.empty());
+  put(third / "manifest.json", R"({"troupe_checkpoint":5})");
+  CHECK_THAT(all.newest().value().of_another_troupe,
+             StartsWith((third / "manifest.json").string() + " is of another Troupe"));
 }
 
 TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing of it") {

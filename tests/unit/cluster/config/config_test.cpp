@@ -1,11 +1,13 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -112,4 +114,21 @@ TEST_CASE("a linear learning rate falls to zero over the run, a constant one sta
   CHECK_THAT(learning_rate(optimizer, 10, 10), Catch::Matchers::WithinULP(0.05, 8));
   CHECK(learning_rate(optimizer, 11, 10) == 0);
   CHECK(learning_rate(optimizer, 99, 10) == 0);
+}
+
+TEST_CASE("checkpoints come every so many steps, or after a time that a clock can count") {
+  const auto period = [](std::string every) {
+    checkpoint_config config;
+    config.every = std::move(every);
+    return period_of(config);
+  };
+  CHECK(period("40")->steps == 40);
+  CHECK(period("5m")->time == std::chrono::minutes(5));
+  CHECK(period("2h")->time == std::chrono::hours(2));
+  CHECK(period("1000000000s")->time == std::chrono::seconds(1'000'000'000));
+  for (const std::string wrong : {"0", "0s", "-1", "5 m", "1.5h", "5d", "m", "1000000001",
+                                  "1000000001s", "16666667m", "277778h", "99999999999999999999s"}) {
+    INFO(wrong);
+    CHECK_FALSE(period(wrong));
+  }
 }

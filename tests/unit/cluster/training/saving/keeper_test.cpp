@@ -30,6 +30,7 @@
 #include "cluster/training/saving/data_record.hpp"
 #include "engine/data/dataset.hpp"
 #include "messages/descriptor.hpp"
+#include "tests/refusal.hpp"
 #include "tests/scratch_folder.hpp"
 
 namespace {
@@ -330,6 +331,12 @@ TEST_CASE("A checkpoint has a note that its step was evaluated, before it or aft
   CHECK(is_evaluated(8));
   CHECK(run.write(12) == 12);
   CHECK_FALSE(is_evaluated(12));
+  // While it was written.
+  run.keeper.told(16);
+  run.begin(16);
+  run.keeper.evaluated(16);
+  CHECK(run.keeper.last_step(patience, run.print) == 16);
+  CHECK(is_evaluated(16));
   // What was told once is not told again, when the run has gone back.
   run.keeper.went_back(4);
   CHECK(run.write(8) == 8);
@@ -447,4 +454,28 @@ TEST_CASE("A checkpoint may be named by its manifest") {
   REQUIRE_FALSE(by_folder);  // it has no weights: these stages write none
   REQUIRE_FALSE(by_manifest);
   CHECK(by_manifest.error() == by_folder.error());
+}
+
+TEST_CASE("What is no checkpoint is refused with what it is, and what to name instead") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  const auto refused = [&](const std::string& which) {
+    config.checkpoint.resume = which;
+    return error_of(cluster::find_resumed({config, {}}), errc::bad_data).text;
+  };
+  {
+    kept_run run(config);
+    CHECK(run.write(4) == 4);
+    CHECK(run.write(8) == 8);
+  }
+  const std::string kept = folder / "kept";
+  CHECK_THAT(refused(kept), ContainsSubstring(kept + " is a folder of checkpoints; its newest is " +
+                                              kept + "/step-000008"));
+  std::ofstream(folder / "weights") << "w";
+  CHECK_THAT(
+      refused(folder / "weights"),
+      ContainsSubstring("/weights is no checkpoint: it has no manifest.json; --init begins"));
+  std::filesystem::remove(folder / "kept/step-000008/manifest.json");
+  CHECK_THAT(refused(kept + "/step-000008"),
+             ContainsSubstring("/step-000008 is no checkpoint: it has no manifest.json; there is"));
 }
