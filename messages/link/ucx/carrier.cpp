@@ -196,7 +196,8 @@ bool ucx_carrier::progress_ucx() {
 
 bool ucx_carrier::arm() {
   if (!uses_ucx()) return true;
-  if (!is_armed_) is_armed_ = ucp_worker_arm(worker_.get()) == UCS_OK;
+  // Over a network more may have to be armed than before, and nobody is told.
+  if (!is_armed_ || !is_shm_) is_armed_ = ucp_worker_arm(worker_.get()) == UCS_OK;
   return is_armed_;
 }
 
@@ -387,7 +388,6 @@ void ucx_carrier::receive(receiving& what) {
   params.user_data = &what;
   // Where the sender is lost, UCX tells so from within, and gives a request all the same.
   receiving_.insert(&what);
-  is_armed_ = false;
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -422,7 +422,6 @@ void ucx_carrier::on_received(void* request, ucs_status_t status, std::size_t, v
 void ucx_carrier::drop(void* offered) {
   if (offered == nullptr) return door_carrier::drop(offered);
   if (!is_shm_) {
-    is_armed_ = false;
     if (worker_) ucp_am_data_release(worker_.get(), offered);
     return;
   }

@@ -41,8 +41,8 @@ class ucx_carrier final : public door::door_carrier {
   bool progress_ucx();
   /// Whether frames go by way of UCX.
   [[nodiscard]] bool uses_ucx() const { return endpoint_ != nullptr && !failed_; }
-  /// False when there is something to do at once. A worker that is armed, and has neither sent nor
-  /// told anything since, is left alone: to arm one takes two system calls.
+  /// False when there is something to do at once. A worker over shared memory that is armed, and
+  /// has neither sent nor told anything since, is left alone: to arm one takes two system calls.
   [[nodiscard]] bool arm();
   /// The worker's descriptor was ready, so it has to be armed again.
   void take_news() { is_armed_ = false; }
