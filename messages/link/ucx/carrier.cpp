@@ -159,7 +159,9 @@ result<void> ucx_carrier::reach(std::span<const std::byte> address) {
 result<void> ucx_carrier::open_endpoint(std::span<const std::byte> address) {
   if (!worker_) return tl::unexpected(error{errc::peer_lost, "UCX has no worker for it"});
   epoll_event event{};
-  event.events = EPOLLIN;
+  // Over shared memory it stays ready until the worker can be armed, which a peer that takes
+  // nothing may prevent for long: to be told once is enough.
+  event.events = EPOLLIN | (is_shm_ ? EPOLLET : 0U);
   event.data.u64 = where_.tag | worker_tag;
   if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0)
     return tl::unexpected(

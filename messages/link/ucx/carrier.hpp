@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "messages/link/door/door_carrier.hpp"
@@ -44,8 +45,9 @@ class ucx_carrier final : public door::door_carrier {
   /// False when there is something to do at once. A worker over shared memory that is armed, and
   /// has neither sent nor told anything since, is left alone: to arm one takes two system calls.
   [[nodiscard]] bool arm();
-  /// The worker's descriptor was ready, so it has to be armed again.
-  void take_news() { is_armed_ = false; }
+  /// The worker's descriptor was ready, so it has to be armed again. Returns whether it was armed:
+  /// otherwise the descriptor may be ready because of what has long been taken in.
+  bool take_news() { return std::exchange(is_armed_, false); }
 
   void send(sending& what) override;
   void receive(receiving& what) override;
