@@ -26,6 +26,9 @@ constexpr unsigned few_messages = 32;
 /// How long an endpoint may take to let go of what it was sending.
 constexpr auto most_closing = std::chrono::milliseconds(100);
 
+/// Messages that wait in UCX's shared memory, at most: 64, or 256 since UCX 1.16.
+constexpr int most_waiting = 256;
+
 bool passes_ucx(wire::message_id id) {
   switch (id) {
     case wire::frame_id:
@@ -194,6 +197,11 @@ bool ucx_carrier::progress_ucx() {
   const bool worked = uses_ucx() && ucp_worker_progress(worker_.get()) > 0;
   if (worked) is_armed_ = false;
   return worked;
+}
+
+void ucx_carrier::catch_up() {
+  for (int taken = 0; taken < most_waiting && progress_ucx(); ++taken) {
+  }
 }
 
 bool ucx_carrier::arm() {

@@ -40,6 +40,8 @@ class ucx_carrier final : public door::door_carrier {
 
   /// Lets UCX do what there is to do. Returns whether there was anything.
   bool progress_ucx();
+  /// Takes in what the peer has sent by way of UCX so far.
+  void catch_up();
   /// Whether frames go by way of UCX.
   [[nodiscard]] bool uses_ucx() const { return endpoint_ != nullptr && !failed_; }
   /// False when there is something to do at once. A worker over shared memory that is armed, and
