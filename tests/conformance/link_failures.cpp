@@ -67,6 +67,29 @@ LINK_TEST("a link may be destroyed as soon as its close is done") {
   }
 }
 
+TEMPLATE_TEST_CASE("what came before a peer's end is taken first", "[link]", tcp_backend,
+                   shm_backend) {
+  mailbox<bool> is_held;
+  mailbox<bool> go_on;
+  pair_of_nodes<TestType> nodes;
+  for (int i = 0; i < 100; ++i) {  // by then they use UCX, if they may
+    REQUIRE(nodes.client.send(nodes.to_server, numbered(i)).has_value());
+    REQUIRE(number_of(nodes.server.frames.next()) == i);
+  }
+  nodes.server.react([&](peer_id, const frame& message) {
+    if (number_of(message) != 100) return;
+    is_held.put(true);
+    go_on.stays_empty(bound);
+  });
+  for (int i = 100; i < 124; ++i)
+    REQUIRE(nodes.client.send(nodes.to_server, numbered(i)).has_value());
+  is_held.next();
+  nodes.client.wire.reset();
+  go_on.put(true);
+  for (int i = 100; i < 124; ++i) REQUIRE(number_of(nodes.server.frames.next()) == i);
+  CHECK(nodes.server.downs.next().second.code == errc::peer_lost);
+}
+
 LINK_TEST("both sides may close at once") {
   pair_of_nodes<TestType> nodes;
   nodes.client.wire->close(nodes.to_server, {errc::cancelled, "mine"});

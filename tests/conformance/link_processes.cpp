@@ -24,6 +24,9 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 
+/// The number of a request that stops the process once it has answered.
+constexpr std::int64_t last_request = -1;
+
 /// Another process with a listening link. It sends back requests, and stops reading when it gets a
 /// frame numbered 0.
 struct child_process : listening_self {
@@ -93,7 +96,10 @@ TEST_CASE("be the other process", "[.child]") {
     node<decltype(backend)> here(backend);
     here.react([&](peer_id peer, const frame& message) {
       if (number_of(message) == 0) never.next(std::chrono::hours(1));
-      if (message.kind == frame_kind::request) here.wire->send(peer, message, {});
+      if (message.kind != frame_kind::request) return;
+      if (number_of(message) != last_request) return here.wire->send(peer, message, {});
+      never.stays_empty(10ms);  // until whoever asked sleeps
+      here.wire->send(peer, message, [](const result<void>&) { raise(SIGSTOP); });
     });
     const std::string address = here.wire->listen("").value();
     const int fd = std::stoi(text.substr(4));
@@ -325,6 +331,37 @@ TEMPLATE_TEST_CASE("a peer that is stopped costs little processor time", "[link]
   REQUIRE(here.downs.stays_empty(500ms));
   const double used = cpu_seconds() - before;
   WARN(transport_of(backend) << ": " << used * 1e3 << " ms of processor time in 500 ms");
+  CHECK(used < 0.1);
+  child.signal(SIGCONT);
+  CHECK(sent.all_once());
+  CHECK(sent.failed() == 0);
+}
+
+TEST_CASE("a peer that stops once it has woken us costs little processor time", "[link]") {
+  shm_backend backend;
+  node<shm_backend> here(backend);
+  child_process child(transport_of(backend));
+  const peer_id peer = here.try_connect(child.address()).value();
+  const auto ask = [&](std::int64_t number) {
+    frame question = numbered(number);
+    question.kind = frame_kind::request;
+    here.wire->send(peer, std::move(question), {});
+    REQUIRE(number_of(here.frames.next()) == number);
+  };
+  const std::size_t before_ucx = segments_of_ucx();
+  for (int i = 1; i <= 100; ++i) ask(i);
+  REQUIRE(segments_of_ucx() > before_ucx);
+  completions sent(2000);
+  here.react([&](peer_id, const frame&) {  // more than fits, before the link has slept again
+    for (int i = 0; i < 2000; ++i)
+      here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 1 << 20 : 8000), sent.at(i));
+  });
+  ask(last_request);
+  here.downs.stays_empty(100ms);
+  const double before = cpu_seconds();
+  REQUIRE(here.downs.stays_empty(500ms));
+  const double used = cpu_seconds() - before;
+  WARN("stopped after its answer: " << used * 1e3 << " ms of processor time in 500 ms");
   CHECK(used < 0.1);
   child.signal(SIGCONT);
   CHECK(sent.all_once());

@@ -288,10 +288,9 @@ bool engine::take_news(std::uint64_t tag, std::uint32_t events, clock::time_poin
   const auto found = peers_.find(tag & ~ucx::ucx_carrier::worker_tag);
   if (found == peers_.end()) return false;
   peer& which = found->second;
-  if (found->first != tag) {
-    if (which.over_ucx != nullptr) which.over_ucx->take_news();
-    return true;
-  }
+  if (found->first != tag) return which.over_ucx != nullptr && which.over_ucx->take_news();
+  // The socket may tell of the peer's end, which comes after what it sent by way of UCX.
+  if (which.over_ucx != nullptr) which.over_ucx->catch_up();
   tell_carrier(which, events);
   return !which.is_stranger;  // nobody polls for what a stranger says next
 }

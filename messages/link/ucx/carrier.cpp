@@ -26,6 +26,9 @@ constexpr unsigned few_messages = 32;
 /// Turns of a worker in which its endpoint may end what was under way: about ten milliseconds.
 constexpr unsigned most_closing_turns = 10'000;
 
+/// Messages that wait in UCX's shared memory, at most: 64, or 256 since UCX 1.16.
+constexpr int most_waiting = 256;
+
 bool passes_ucx(wire::message_id id) {
   switch (id) {
     case wire::frame_id:
@@ -159,7 +162,9 @@ result<void> ucx_carrier::reach(std::span<const std::byte> address) {
 result<void> ucx_carrier::open_endpoint(std::span<const std::byte> address) {
   if (!worker_) return tl::unexpected(error{errc::peer_lost, "UCX has no worker for it"});
   epoll_event event{};
-  event.events = EPOLLIN;
+  // Over shared memory it stays ready until the worker can be armed, which a peer that takes
+  // nothing may prevent for long: to be told once is enough.
+  event.events = EPOLLIN | (is_shm_ ? EPOLLET : 0U);
   event.data.u64 = where_.tag | worker_tag;
   if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0)
     return tl::unexpected(
@@ -194,9 +199,15 @@ bool ucx_carrier::progress_ucx() {
   return worked;
 }
 
+void ucx_carrier::catch_up() {
+  for (int taken = 0; taken < most_waiting && progress_ucx(); ++taken) {
+  }
+}
+
 bool ucx_carrier::arm() {
   if (!uses_ucx()) return true;
-  if (!is_armed_) is_armed_ = ucp_worker_arm(worker_.get()) == UCS_OK;
+  // Over a network more may have to be armed than before, and nobody is told.
+  if (!is_armed_ || !is_shm_) is_armed_ = ucp_worker_arm(worker_.get()) == UCS_OK;
   return is_armed_;
 }
 
@@ -378,7 +389,6 @@ void ucx_carrier::receive(receiving& what) {
   params.user_data = &what;
   // Where the sender is lost, UCX tells so from within, and gives a request all the same.
   receiving_.insert(&what);
-  is_armed_ = false;
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -413,7 +423,6 @@ void ucx_carrier::on_received(void* request, ucs_status_t status, std::size_t, v
 void ucx_carrier::drop(void* offered) {
   if (offered == nullptr) return door_carrier::drop(offered);
   if (!is_shm_) {
-    is_armed_ = false;
     if (worker_) ucp_am_data_release(worker_.get(), offered);
     return;
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "messages/link/door/door_carrier.hpp"
@@ -39,13 +40,16 @@ class ucx_carrier final : public door::door_carrier {
 
   /// Lets UCX do what there is to do. Returns whether there was anything.
   bool progress_ucx();
+  /// Takes in what the peer has sent by way of UCX so far.
+  void catch_up();
   /// Whether frames go by way of UCX.
   [[nodiscard]] bool uses_ucx() const { return endpoint_ != nullptr && !failed_; }
-  /// False when there is something to do at once. A worker that is armed, and has neither sent nor
-  /// told anything since, is left alone: to arm one takes two system calls.
+  /// False when there is something to do at once. A worker over shared memory that is armed, and
+  /// has neither sent nor told anything since, is left alone: to arm one takes two system calls.
   [[nodiscard]] bool arm();
-  /// The worker's descriptor was ready, so it has to be armed again.
-  void take_news() { is_armed_ = false; }
+  /// The worker's descriptor was ready, so it has to be armed again. Returns whether it was armed:
+  /// otherwise the descriptor may be ready because of what has long been taken in.
+  bool take_news() { return std::exchange(is_armed_, false); }
 
   void send(sending& what) override;
   void receive(receiving& what) override;
