@@ -103,6 +103,14 @@ CORES = {
                                         ("sim_nodes", ())),
     "actors/remote/neighbourhood.hpp": (("unit_actors", ("[#neighbourhood_test]",)),
                                         ("sim_nodes", ())),
+    "actors/remote/remote_core.cpp": (("unit_actors", ("[#remote_core_test]",)),
+                                      ("sim_nodes", ("[#remote_core_test]",))),
+    "actors/remote/remote_core.hpp": (("unit_actors", ("[#remote_core_test]",)),
+                                      ("sim_nodes", ("[#remote_core_test]",))),
+    "actors/remote/progress_core.cpp": (("unit_progress", ("[#progress_core_test]",)),),
+    "engine/collective/norm/norm_sum_core.cpp": (("unit_collective", ("[#norm_sum_test]",)),),
+    "cluster/membership/countdown_core.hpp": (("unit_hosts", ("[#countdown_test]",)),),
+    "cluster/membership/launchers/held_up_core.hpp": (("unit_hosts", ("[#held_up_test]",)),),
     "cluster/launch/agents/agent_core.cpp": (
         ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
     "cluster/launch/agents/agent_core.hpp": (

@@ -23,9 +23,6 @@ constexpr unsigned receipt_id = 64;
 /// UCX: more than heartbeats, and than what they say when they meet.
 constexpr unsigned few_messages = 32;
 
-/// Turns of a worker in which its endpoint may end what was under way: about ten milliseconds.
-constexpr unsigned most_closing_turns = 10'000;
-
 /// Messages that wait in UCX's shared memory, at most: 64, or 256 since UCX 1.16.
 constexpr int most_waiting = 256;
 
@@ -430,24 +427,11 @@ void ucx_carrier::drop(void* offered) {
   if (!place.empty()) say_receipt(place.mapped()->ticket);
 }
 
-/// Over a network UCX ends the process when a worker goes whose endpoint has something to send.
-/// Over shared memory, where it does not, an endpoint cannot be closed without its peer. A forced
-/// close gives no request to wait for (up to UCX 1.22 at least), but what it cancels ends, and its
-/// lanes go, in later turns of the worker: UCX asks for those before the worker is destroyed.
 void ucx_carrier::close_endpoint() {
   if (is_shm_ || endpoint_ == nullptr) return;
   told_ = 0;
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint_, &params);
-  const auto is_closed = [&] {
-    return !UCS_PTR_IS_PTR(closing) || ucp_request_check_status(closing) != UCS_INPROGRESS;
-  };
   const auto under_way = posted_.size() + receiving_.size();
-  for (unsigned turn = 0; turn < most_closing_turns; ++turn)
-    if (ucp_worker_progress(worker_.get()) == 0 && is_closed() && told_ >= under_way) break;
-  if (UCS_PTR_IS_PTR(closing)) ucp_request_free(closing);
+  ucx::close_endpoint(worker_.get(), endpoint_, [&] { return told_ >= under_way; });
 }
 
 /// The worker is destroyed without another look at what the peer left in it.

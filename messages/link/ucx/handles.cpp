@@ -136,6 +136,23 @@ result<std::vector<std::byte>> address_of(ucp_worker_h of) {
   return copy;
 }
 
+/// A forced close gives no request to wait for (up to UCX 1.22 at least), but what it cancels ends,
+/// and its lanes go, in later turns of the worker: UCX asks for those before the worker is
+/// destroyed.
+void close_endpoint(ucp_worker_h of, ucp_ep_h endpoint, const std::function<bool()>& is_over) {
+  constexpr unsigned most_turns = 10'000;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint, &params);
+  const auto is_closed = [closing] {
+    return !UCS_PTR_IS_PTR(closing) || ucp_request_check_status(closing) != UCS_INPROGRESS;
+  };
+  for (unsigned turn = 0; turn < most_turns; ++turn)
+    if (ucp_worker_progress(of) == 0 && is_closed() && is_over()) break;
+  if (UCS_PTR_IS_PTR(closing)) ucp_request_free(closing);
+}
+
 result<std::unique_ptr<library>> library::open(const link_options& options, const purpose& use) {
   take_log();
   if (options.transport == link_transport::shm) {

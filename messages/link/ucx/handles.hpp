@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,12 @@ struct purpose {
 
 /// What others reach a worker by. Errors: io_failed.
 [[nodiscard]] result<std::vector<std::byte>> address_of(ucp_worker_h of);
+
+/// Closes an endpoint over a network without its peer, before its worker goes: UCX ends the process
+/// when a worker goes whose endpoint has something to send. Turns the worker until `is_over`, for
+/// about ten milliseconds at most; what handlers and callbacks are told meanwhile must not be
+/// answered. Over shared memory, where UCX does not, no endpoint can be closed without its peer.
+void close_endpoint(ucp_worker_h of, ucp_ep_h endpoint, const std::function<bool()>& is_over);
 
 /// UCX, as one link uses it. A resource; outlives the workers made of it.
 class library {

@@ -58,8 +58,9 @@ struct raw_peer::state {
   std::uint64_t started = 0;           // receives of blocks
   std::uint64_t taken = 0;             // blocks that have come whole
   std::optional<std::uint64_t> asked;  // a ping waits until so many blocks are here
-  int in_flight = 0;
+  int in_flight = 0;                   // sends, and receives of blocks
   bool is_server = false;
+  bool is_ending = false;
   bool left = false;
   std::optional<error> failure;
 
@@ -71,6 +72,7 @@ struct raw_peer::state {
   result<void> handle(message id) {
     const auto take = [](void* self, const void*, std::size_t, void* bytes, std::size_t size,
                          const ucp_am_recv_param_t* about) {
+      if (static_cast<state*>(self)->is_ending) return UCS_OK;
       const bool rendezvous = (about->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
       (static_cast<state*>(self)->*Take)(bytes, size, rendezvous);
       return rendezvous ? UCS_INPROGRESS : UCS_OK;
@@ -90,7 +92,7 @@ struct raw_peer::state {
   }
 
   void answer_if_due() {
-    if (!asked || taken < *asked) return;
+    if (!asked || taken < *asked || is_ending) return;
     asked.reset();
     send(ping, &pushed, sizeof pushed);
   }
@@ -110,11 +112,13 @@ struct raw_peer::state {
       ucp_request_free(request);
       static_cast<state*>(self)->received(status);
     };
+    ++in_flight;
     const auto request = ucp_am_recv_data_nbx(worker.get(), bytes, buffer.data(), size, &params);
     if (!UCS_PTR_IS_PTR(request)) received(UCS_PTR_RAW_STATUS(request));
   }
 
   void received(ucs_status_t status) {
+    --in_flight;
     if (status != UCS_OK) return note(status, "UCX receives nothing");
     finish_block();
   }
@@ -163,11 +167,16 @@ raw_peer::raw_peer(std::unique_ptr<state> of) : state_(std::move(of)) {}
 
 raw_peer::~raw_peer() {
   auto& all = *state_;
+  const auto is_over = [&all] { return all.in_flight == 0; };
   if (all.endpoint != nullptr && !all.failure) {
     if (!all.is_server) all.send(leave, nullptr, 0);
-    // Nothing may be under way when the worker goes.
-    [[maybe_unused]] const auto said = all.wait([&all] { return all.in_flight == 0; }, farewell);
+    // Nothing should be under way when the worker goes.
+    [[maybe_unused]] const auto said = all.wait(is_over, farewell);
   }
+  all.is_ending = true;
+  if (all.endpoint != nullptr && all.mode == UCP_ERR_HANDLING_MODE_PEER)
+    close_endpoint(all.worker.get(), all.endpoint, is_over);
+  all.worker.reset();  // before what its callbacks write
 }
 
 result<std::unique_ptr<raw_peer>> raw_peer::make(link_options options) {

@@ -307,6 +307,39 @@ TEST_CASE("Each thread of each node has progress of its own") {
   CHECK(core.heard("stage-1", report("optimizer", 7)).empty());
 }
 
+TEST_CASE("Work is slow or hung as soon as it has taken that long, and is said with its times") {
+  progress_core core({.slow_after = 5s, .hang_timeout = 30s});
+  const auto heard = [&core](std::uint64_t count, double running_s) {
+    return core.heard("stage-0", {.thread = "optimizer",
+                                  .count = count,
+                                  .kind = work_kind::update,
+                                  .what = "update of step 3",
+                                  .running_s = running_s,
+                                  .usual_s = 0.095});
+  };
+  CHECK(heard(1, 4.9).empty());
+  const auto slow = heard(1, 5);
+  REQUIRE(slow.size() == 1);
+  CHECK(std::get<progress_core::slow>(slow[0]).text ==
+        "stage-0 has been in update of step 3, for 5.0 s (usually 0.1 s)");
+  CHECK(heard(1, 7.5).empty());
+  const auto went_on = heard(2, 0);
+  REQUIRE(went_on.size() == 1);
+  CHECK(std::get<progress_core::went_on>(went_on[0]).text ==
+        "stage-0 goes on: update of step 3 took 7.5 s");
+  CHECK(std::holds_alternative<progress_core::slow>(heard(2, 29.9).at(0)));
+  CHECK(std::holds_alternative<progress_core::hung>(heard(2, 30).at(0)));
+}
+
+TEST_CASE("A report arrives whatever work it is, and where such work has taken no time") {
+  const progress_report report{.thread = "optimizer",
+                               .count = 3,
+                               .kind = engine::last_work_kind,
+                               .what = "start",
+                               .usual_s = 0};
+  CHECK(actors::to_report(actors::to_element(report)) == report);
+}
+
 TEST_CASE("What is no report of progress is not taken for one") {
   const progress_report report{.thread = "optimizer", .count = 3, .running_s = 1};
   CHECK(actors::to_report(actors::to_element(report)) == report);
@@ -321,9 +354,11 @@ TEST_CASE("What is no report of progress is not taken for one") {
   auto kind = actors::to_element(report);
   kind.fields[2] = {std::int64_t{99}};
   CHECK(!actors::to_report(kind));
-  auto time = actors::to_element(report);
-  time.fields[5] = {std::numeric_limits<double>::quiet_NaN()};
-  CHECK(!actors::to_report(time));
+  for (const std::size_t i : {5, 6, 7}) {
+    auto time = actors::to_element(report);
+    time.fields[i] = {std::numeric_limits<double>::quiet_NaN()};
+    CHECK(!actors::to_report(time));
+  }
   auto few = actors::to_element(report);
   few.fields.pop_back();
   CHECK(!actors::to_report(few));

@@ -15,12 +15,12 @@ using messages::frame_kind;
 const error reset{errc::peer_lost, "connection reset"};
 const remote_core::clock::time_point start{};
 
-remote_core make_core(const std::string& name) {
-  return {name, name + ":1", {}, {}};
+remote_core make_core(const std::string& name, const actors::process_identity& where = {}) {
+  return {name, name + ":1", where, {}};
 }
 
-frame hello_of(const std::string& name) {
-  auto effects = make_core(name).peer_up({99});
+frame hello_of(const std::string& name, const actors::process_identity& where = {}) {
+  auto effects = make_core(name, where).peer_up({99});
   return std::get<remote_core::transmit>(effects.at(0)).what;
 }
 
@@ -78,6 +78,10 @@ TEST_CASE("A route opens after what waited for the connection, and closes with t
   const auto closed = all_of<remote_core::route_changed>(core.peer_down({1}, reset, start));
   REQUIRE(closed.size() == 1);
   CHECK(closed[0].peer == peer_id{0});
+  CHECK(core.tick(start, {}, {}).empty());  // and no heartbeat is sent any more
+  const auto late = only<remote_core::undelivered>(core.send("b", {.request_id = 2}));
+  CHECK(late.what.request_id == 2);
+  CHECK(late.why.code == errc::peer_lost);
 }
 
 TEST_CASE("A lookup is answered with a published actor's address, and refused by name before") {
@@ -107,6 +111,7 @@ TEST_CASE("Only the first answer of the node that was asked ends a lookup") {
   const auto asked = only<remote_core::transmit>(effects);
   CHECK(asked.what.kind == frame_kind::lookup);
   CHECK(asked.what.request_id == number);
+  CHECK(asked.what.body == asking_for("host", number).body);
   CHECK(!core.outcome_of(number));
 
   CHECK(core.frame_arrived({2}, found(number, 3)).empty());
@@ -192,15 +197,45 @@ TEST_CASE("Heartbeats carry what is told, and only what is told is handed on") {
   CHECK(core.frame_arrived({1}, {.kind = frame_kind::heartbeat}).empty());
 }
 
+TEST_CASE("A peer that greets again is refused") {
+  auto core = connected_to_b();
+  const auto refused = only<remote_core::close>(core.frame_arrived({1}, hello_of("b")));
+  CHECK(refused.peer == peer_id{1});
+  CHECK(refused.why.code == errc::bad_frame);
+}
+
+TEST_CASE("A silent process of this host is examined, and lost if it has ended") {
+  const actors::process_identity here{"host", "network", 1, 1};
+  const actors::process_identity there{"host", "network", 2, 1};
+  auto core = make_core("a", here);
+  core.peer_up({1});
+  core.frame_arrived({1}, hello_of("b", there));
+  const actors::liveness_settings settings;
+  std::vector<remote_core::examine> doubts;
+  for (int i = 0; i < settings.suspicion / settings.interval; ++i) {
+    CHECK(doubts.empty());
+    doubts = all_of<remote_core::examine>(core.tick(start + i * settings.interval, {}, {}));
+  }
+  REQUIRE(doubts.size() == 1);
+  CHECK(doubts[0].node == "b");
+  CHECK(doubts[0].process == there);
+  const auto downs = all_of<remote_core::node_down>(
+      core.examined("b", actors::process_state::gone, start + settings.suspicion));
+  REQUIRE(downs.size() == 1);
+  CHECK(downs[0].node == "b");
+}
+
 TEST_CASE("A node that falls silent is lost, unless its frames come another way") {
   const actors::liveness_settings settings;
   const auto ticks = settings.silence / settings.interval + 2;
-  for (const bool heard : {false, true}) {
-    CAPTURE(heard);
+  for (const std::string way : {"none", "past the core", "through the core"}) {
+    CAPTURE(way);
+    const bool heard = way != "none";
     auto core = connected_to_b();
     std::vector<remote_core::node_down> downs;
     for (std::int64_t i = 0; i < ticks; ++i) {
-      const std::vector<std::string> past_core(heard ? 1 : 0, "b");
+      const std::vector<std::string> past_core(way == "past the core" ? 1 : 0, "b");
+      if (way == "through the core") core.frame_arrived({1}, {.kind = frame_kind::heartbeat});
       for (auto& each :
            all_of<remote_core::node_down>(core.tick(start + i * settings.interval, past_core, {})))
         downs.push_back(each);

@@ -26,6 +26,8 @@ TEST_CASE("a countdown that has run out names who is missing, of many the first"
   const countdown_core countdown(30s);
   CHECK(countdown.failure({"stage-1"}) == "stage-1 has not joined the run within 30 s" + remedy);
   CHECK(countdown.failure({"a", "b"}) == "a, b have not joined the run within 30 s" + remedy);
+  CHECK(countdown.failure({"a", "b", "c", "d", "e", "f", "g", "h"}) ==
+        "a, b, c, d, e, f, g, h have not joined the run within 30 s" + remedy);
   CHECK(countdown.failure({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}) ==
         "a, b, c, d, e, f, g, h and 2 more have not joined the run within 30 s" + remedy);
 }

@@ -193,6 +193,16 @@ TEST_CASE("A sum whose replica is gone fails at once, and so do all after it") {
         errc::peer_lost);
 }
 
+TEST_CASE("Sums that are given up leave nothing to those that begin again") {
+  norm_sum_core core(0, 2);
+  const norm_part part{1, 2, 3};
+  REQUIRE(core.given(place(1), norm_sum::moments, part, {0, 1}));
+  REQUIRE(core.arrived(place(2), 1, norm_sum::moments, part));
+  core.give_up();
+  CHECK(core.given(place(1), norm_sum::moments, part, {0, 1}));
+  CHECK(core.arrived(place(2), 1, norm_sum::moments, part));
+}
+
 TEST_CASE("Parts that do not fit are refused with the reason") {
   norm_sum_core core(0, 2);
   const norm_part part{1, 2, 3};
@@ -215,4 +225,10 @@ TEST_CASE("Parts that do not fit are refused with the reason") {
   check_refused(core.arrived(place(3), 1, norm_sum::moments, part), errc::stale, "is over");
   check_refused(core.given(place(3), norm_sum::moments, part, {0, 1}), errc::stale, "is over");
   REQUIRE(core.arrived(place(1, 2), 1, norm_sum::moments, part));
+}
+
+TEST_CASE("Sums of a step begin when the step before is over") {
+  norm_sum_core core(0, 1);
+  core.step_over({{}, {1}});
+  CHECK(core.given(place(1, 2), norm_sum::moments, {1, 2, 3}, {0}));
 }
