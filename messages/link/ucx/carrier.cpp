@@ -441,7 +441,7 @@ void ucx_carrier::close_endpoint() {
   if (UCS_PTR_IS_PTR(closing)) ucp_request_free(closing);
 }
 
-/// The worker is destroyed without another look at what the peer left in it.
+/// What the peer left in the worker is not taken any more.
 void ucx_carrier::hang_up() {
   is_ending_ = true;
   close_endpoint();
