@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 EAGER = Path(__file__).with_name("eager.py")
@@ -169,30 +169,32 @@ def rehearsed_rows(programs: Path, device: str) -> Iterator[dict]:
         yield row_of(f"{stages} stages", {**seen, "predicted_bytes": predicted})
 
 
+def outermost(events: Iterable[dict]) -> dict[int, list[tuple[float, float]]]:
+    """By thread and in order, when each event began and how long it took, without those that lie in
+    another one."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for each in sorted(events, key=lambda one: (one["ts"], -one["dur"])):
+        own = found.setdefault(each["tid"], [])
+        if not own or each["ts"] + each["dur"] > sum(own[-1]):
+            own.append((each["ts"], each["dur"]))
+    return found
+
+
 def host_times(trace: dict) -> dict[str, dict]:
     """Of each kind of product in a trace: how many there are, and the host's time for one without
     that in CUDA's functions, in us. An operator within another of its name, as autocast has it, is
     not counted."""
     events = [each for each in trace["traceEvents"] if each.get("ph") == "X"]
-    calls: dict[int, list[tuple[float, float]]] = {}
-    for each in events:
-        if each.get("cat") in ("cuda_runtime", "cuda_driver"):
-            calls.setdefault(each["tid"], []).append((each["ts"], each["dur"]))
-    for each in calls.values():
-        each.sort()
+    calls = outermost(each for each in events if each.get("cat") in ("cuda_runtime", "cuda_driver"))
     found = {}
     for name in PRODUCTS:
         own: list[float] = []
-        ends: dict[int, float] = {}
-        for each in sorted((one for one in events if one["name"] == f"aten::{name}"),
-                           key=lambda one: (one["ts"], -one["dur"])):
-            begin, end = each["ts"], each["ts"] + each["dur"]
-            if end <= ends.get(each["tid"], 0):
-                continue
-            ends[each["tid"]] = end
-            inside = calls.get(each["tid"], [])
-            inside = inside[bisect_left(inside, (begin, 0)):bisect_left(inside, (end, 0))]
-            own.append(each["dur"] - sum(took for _, took in inside))
+        for thread, products in outermost(one for one in events
+                                          if one["name"] == f"aten::{name}").items():
+            inside = calls.get(thread, [])
+            for begin, took in products:
+                within = inside[bisect_left(inside, (begin, 0)):bisect_left(inside, (begin + took, 0))]
+                own.append(took - sum(each for _, each in within))
         if not own:
             raise ValueError(f"the trace has no aten::{name}")
         found[name] = {"calls": len(own), "median_us": statistics.median(own), "least_us": min(own)}

@@ -14,6 +14,7 @@ import argparse
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -233,8 +234,8 @@ class Program:
         return without(text, rest), without(text, needed) if rest else ""
 
     def compile(self, made, unit, out, folder):
-        """Compiles the source `unit` in the place of what an object is made of. Headers are looked
-        for in `folder` first."""
+        """Compiles the source `unit` in the place of what an object is made of, and says whether that
+        is possible. Headers are looked for in `folder` first."""
         words = list(self.compiles[made])
         words[words.index("-c") + 1] = str(unit)
         words[words.index("-o") + 1] = str(out)
@@ -245,6 +246,8 @@ class Program:
         words.insert(first, f"-I{folder}")
         done = subprocess.run(words, cwd=self.build, capture_output=True, text=True,
                               env={**os.environ, "CCACHE_DISABLE": "1"})  # none comes twice
+        if "fatal error" in done.stderr:  # of the compiler: no memory, no room
+            sys.exit(f"mutate: {made}: {done.stderr}")
         return done.returncode == 0
 
     def link_with(self, objects, folder):
@@ -336,14 +339,16 @@ class Core:
             yield program.link_with({made: [compiled[made], *self.rests[made]] for made in objects},
                                     folder), tests
 
-    def measure(self, least_seconds):
-        """How long the tests may take, by what they take of the core as it is."""
+    def measure(self, least_seconds, pool, jobs):
+        """How long the tests may take, by what they take of the core as it is, as many at a time as
+        there will be of mutants."""
         for program, tests in self.linked(self.text, self.folder):
             begin = time.monotonic()
             if not program:
                 sys.exit(f"mutate: {self.source} does not compile without a mutant")
-            if not run(program, tests):
-                sys.exit(f"mutate: {self.source}: {program.name} fails without a mutant")
+            if not all(pool.map(run, [program] * jobs, [tests] * jobs)):
+                sys.exit(f"mutate: {self.source}: {program.name} fails without a mutant; where "
+                         "it does so only beside itself, --jobs 1 helps")
             self.seconds.append(least_seconds + 5 * (time.monotonic() - begin))
 
     def fate(self, text):
@@ -375,7 +380,7 @@ def try_core(source, build, least_seconds, jobs):
     with tempfile.TemporaryDirectory(prefix="troupe-core-") as folder, \
             ThreadPoolExecutor(jobs) as pool:
         core = Core(source, build, Path(folder))
-        core.measure(least_seconds)
+        core.measure(least_seconds, pool, jobs)
         mutants = list(mutants_of(core.text))
         for (number, line, made, _), fate in zip(
                 mutants, pool.map(core.fate, [whole for *_, whole in mutants])):
@@ -401,6 +406,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count()),
                         help="how many mutants of a core are tried at a time")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its folders go
     build = (ROOT / given.build).resolve()
     harmless = known_harmless()
     bad = 0

@@ -434,7 +434,7 @@ void ucx_carrier::close_endpoint() {
   ucx::close_endpoint(worker_.get(), endpoint_, [&] { return told_ >= under_way; });
 }
 
-/// The worker is destroyed without another look at what the peer left in it.
+/// What the peer left in the worker is not taken any more.
 void ucx_carrier::hang_up() {
   is_ending_ = true;
   close_endpoint();

@@ -224,7 +224,7 @@ TEST_CASE("LibTorch's CUDA library, once loaded, tells what it was built for") {
                                                                {.version = 120, .portable = true}});
 }
 
-// LibTorch parses the variable at each product, which takes its host four times as long.
+// LibTorch parses the variable at each product of matrices.
 TEST_CASE("LibTorch is made ready for GPUs without a setting of cuBLAS's workspaces") {
   ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
   static_cast<void>(find_usable_cards());
