@@ -96,19 +96,19 @@ result<bool> is_alone(const fs::path& folder, const std::string& own) {
   return true;
 }
 
-std::optional<std::uint64_t> step_in(std::string_view name) {
+bool belongs_to(const std::string& name, const std::string& owner) {
+  return step_of_slices(name) && name.find('-' + owner + '-') != std::string::npos;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> step_of_slices(std::string_view name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   std::uint64_t step = 0;
   const char* const end = name.data() + name.size();
   const auto status = std::from_chars(name.data() + step_prefix.size(), end, step).ec;
   return status == std::errc() ? std::optional(step) : std::nullopt;
 }
-
-bool belongs_to(const std::string& name, const std::string& owner) {
-  return step_in(name) && name.find('-' + owner + '-') != std::string::npos;
-}
-
-}  // namespace
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && !name.starts_with('.');
@@ -192,7 +192,7 @@ result<void> slice_folder::remove_others(const std::string& owner,
   std::vector<fs::path> old;
   for (fs::directory_iterator at(folder_, why), end; !why && at != end; at.increment(why)) {
     const auto name = at->path().filename().string();
-    const auto step = step_in(name);
+    const auto step = step_of_slices(name);
     if (step && *step <= newest && belongs_to(name, owner) &&
         std::ranges::find(kept, name) == kept.end())
       old.push_back(at->path());

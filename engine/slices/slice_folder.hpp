@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/base/error.hpp"
@@ -14,6 +15,9 @@ namespace troupe::engine {
 
 /// Whether a name can be that of a file in a folder: no path, and not hidden.
 [[nodiscard]] bool is_plain_name(const std::string& name);
+
+/// The step in the name of a checkpoint's folder of slices; none: it is of another form.
+[[nodiscard]] std::optional<std::uint64_t> step_of_slices(std::string_view name);
 
 /// Sixteen hexadecimal digits that nobody else has drawn, and nobody can guess.
 [[nodiscard]] std::string random_word();

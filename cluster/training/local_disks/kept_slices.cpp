@@ -112,29 +112,25 @@ result<std::size_t> restore_manifests(const disk_access& by) {
   auto disks = open_disks(by.group, by.ask, by.cluster, dir, by.run);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
-  const auto kept = manifests_on(by.ask, *disks, folder);
+  const auto steps = folder.steps();
+  if (!steps) return tl::unexpected(steps.error());
+  const auto newest = newest_readable(folder, *steps);
+  const auto kept = manifests_on(by.ask, *disks, folder, newest.value_or(0));
   if (!kept) return tl::unexpected(kept.error());
   if (kept->empty()) return 0;
   const auto taken = folder.prepare();
   if (!taken) return tl::unexpected(taken.error());
-  const auto steps = folder.steps();
-  if (!steps) return tl::unexpected(steps.error());
-  const auto newest = newest_readable(folder, *steps);
-  std::size_t restored = 0;
   for (const auto& [step, manifest] : *kept) {
-    if (newest && step <= *newest) continue;
     const auto written = folder.begin(step).and_then(
         [&](const checkpoint_folder::begun& begun) { return folder.finish(begun, manifest); });
     if (!written) return tl::unexpected(written.error());
-    ++restored;
   }
-  if (restored == 0) return 0;
   const auto* const what = steps->empty()             ? " had no manifest"
                            : newest == steps->front() ? " had older manifests alone"
                                                       : " had a manifest that cannot be read";
   log::warning(dir.string() + what + "; the hosts kept those of " +
-               counted(restored, "checkpoint"));
-  return restored;
+               counted(kept->size(), "checkpoint"));
+  return kept->size();
 }
 
 /// Has the run begin from the newest checkpoint whose manifest the hosts have kept, where the
@@ -226,8 +222,10 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
       log::warning(why.text + "; this checkpoint is passed over");
     else if (!refused)
       refused = why;
-    if (auto passed = pass_over(run, by.checkpointed); !passed)
-      return tl::unexpected(passed.error());
+    const auto passed = pass_over(run, by.checkpointed);
+    if (passed) continue;
+    const auto& older = passed.error();
+    return refused ? fail(refused->code, refused->text + "; " + older.text) : tl::unexpected(older);
   }
   if (!refused) return std::nullopt;
   const auto step = std::to_string(run.steps_before);

@@ -11,6 +11,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/slices.hpp"
 #include "cluster/checkpoints/checkpoint_files.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
 
@@ -266,7 +267,8 @@ result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
 
 result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::requester& ask,
                                                                   const slice_disks& disks,
-                                                                  const checkpoint_folder& of) {
+                                                                  const checkpoint_folder& of,
+                                                                  std::uint64_t after) {
   std::vector<actors::future<actors::manifests_kept>> answers;
   for (const auto& each : disks.disks)
     answers.push_back(ask.request<actors::manifests_kept>(
@@ -274,10 +276,17 @@ result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::reques
   const auto kept = all_of(answers, disks);
   if (!kept) return tl::unexpected(kept.error());
   std::map<std::uint64_t, checkpoint_manifest> all;
-  for (const auto& each : *kept)
-    for (const auto& [checkpoint, text] : each.texts)
-      if (auto manifest = parse_manifest(text); manifest && manifest->slices == checkpoint)
+  for (std::size_t disk = 0; disk < kept->size(); ++disk)
+    for (const auto& [checkpoint, text] : kept->at(disk).texts) {
+      if (engine::step_of_slices(checkpoint).value_or(0) <= after) continue;
+      auto manifest = parse_manifest(text);
+      if (!manifest && manifest.error().code == errc::bad_config)
+        return tl::unexpected(of_place(
+            disks.disks.at(disk).host,
+            {errc::bad_config, "the manifest of " + checkpoint + ' ' + manifest.error().text}));
+      if (manifest && manifest->slices == checkpoint)
         all.insert_or_assign(manifest->step, std::move(*manifest));
+    }
   return all;
 }
 

@@ -82,10 +82,12 @@ struct found_slices {
 [[nodiscard]] result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
                                             const checkpoint_manifest& of);
 
-/// The manifests of a folder's checkpoints that hosts keep, by step; what cannot be read is passed
-/// over. Errors: io_failed, peer_lost.
+/// The manifests that hosts keep of a folder's checkpoints of steps after `after`, by step; what
+/// cannot be read is passed over. Errors: io_failed, peer_lost; bad_config for one of a newer
+/// Troupe.
 [[nodiscard]] result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(
-    actors::requester& ask, const slice_disks& disks, const checkpoint_folder& of);
+    actors::requester& ask, const slice_disks& disks, const checkpoint_folder& of,
+    std::uint64_t after);
 
 /// Has hosts remove the slices of a folder's former checkpoints, except those of steps after
 /// `newest`. Errors: io_failed, peer_lost.

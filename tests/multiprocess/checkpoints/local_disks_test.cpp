@@ -241,6 +241,14 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs", 
   const std::string offer = "; the one of step 4 is whole: --resume 4";
   CHECK_THAT(refused.last_line(), ContainsSubstring(offer));
   CHECK_THAT(run_program(all.run({"--resume", "8"})).last_line(), ContainsSubstring(offer));
+  // Nor is that hidden by what is wrong with the older one.
+  const auto older = all.checkpoints() / "step-000004" / "manifest.json";
+  const auto text = bytes_of(older);
+  write_text(older, R"({"troupe_checkpoint": 5})");
+  CHECK_THAT(run_program(all.run({"--resume", "latest"})).last_line(),
+             ContainsSubstring("weights.stage-1.safetensors was kept by beta and alpha") &&
+                 ContainsSubstring("; " + older.string() + " is of another Troupe"));
+  write_text(older, text);
   const auto passed = resume(all, "auto");
   CHECK_THAT(passed.err, ContainsSubstring("this checkpoint is passed over"));
   CHECK_THAT(passed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
@@ -266,6 +274,16 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   const auto complete = run_program(all.run({"--resume", "auto"}));
   CHECK(complete.code == 0);
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
+  // Of a newer Troupe.
+  const auto newest = all.slices("alpha", 12).filename();
+  for (const std::string host : {"alpha", "beta"})
+    write_text(all.of(host) / "slices" / newest / "manifest.json", R"({"troupe_checkpoint": 5})");
+  fs::remove_all(all.checkpoints());
+  const auto refused = run_program(all.run({"--resume", "auto"}));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(), ContainsSubstring("alpha: the manifest of " + newest.string() +
+                                                    " is of another Troupe"));
+  CHECK(all.kept_by("alpha").contains(newest.string()));
 }
 
 TEST_CASE("A trainer that has lost its folder after the last step evaluates once more",

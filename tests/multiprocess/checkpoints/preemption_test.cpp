@@ -103,6 +103,22 @@ TEST_CASE("A signal in an evaluation has a checkpoint written before that is ove
   CHECK(told == whole);
 }
 
+TEST_CASE("A signal in an evaluation inside of an update waits until that is whole") {
+  const scratch_folder folder;
+  const fs::path kept = folder / "kept";
+  const auto asked =
+      run_program(evaluated(two_stages({"--eval-every", "3", "--checkpoint-dir", kept.string(),
+                                        "--checkpoint-on-signal", "SIGUSR1"},
+                                       6),
+                            480),
+                  at_line("step 3/", [](pid_t program) { ::kill(program, SIGUSR1); }));
+  REQUIRE(asked.code == 0);
+  CHECK(early(kept, "step-000006") == std::set<std::string>{"step-000004"});
+  const auto evaluation = asked.err.find("evaluation after step 3: ");
+  REQUIRE(evaluation != std::string::npos);
+  CHECK(evaluation < asked.err.find("the stages write the checkpoint of step 4"));
+}
+
 TEST_CASE("A signal for a checkpoint that comes before the first step ends nothing") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";

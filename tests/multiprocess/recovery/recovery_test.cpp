@@ -145,8 +145,8 @@ TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
     ::kill(stage, SIGKILL);
   });
   const auto let_end = tests::at_line(
-      "stage-1 was killed, and has not ended, as one that a disk holds up; it is waited for "
-      "another minute",
+      "stage-1 was killed, and has not ended: a disk may hold it up; it is waited for another "
+      "minute",
       [&](pid_t program) {
         CHECK(tests::process_of(program, "stage-1.2") == 0);
         held.reset();

@@ -268,12 +268,32 @@ TEST_CASE("A host whose folder cannot be read is named") {
   const cluster::slice_disks disks{.disks = {{"alpha", hosts.first}, {"beta", hosts.second}},
                                    .places = {}};
   const auto kept =
-      cluster::manifests_on(hosts.ask, disks, cluster::checkpoint_folder(hosts.folder / "kept"));
+      cluster::manifests_on(hosts.ask, disks, cluster::checkpoint_folder(hosts.folder / "kept"), 0);
   REQUIRE_FALSE(kept);
   CHECK(kept.error().code == errc::io_failed);
   CHECK_THAT(
       kept.error().text,
       ContainsSubstring("checkpoint.storage: beta: " + hosts.other.string() + ": cannot be read"));
+}
+
+TEST_CASE(
+    "A manifest that a host keeps of a newer Troupe is not passed over where it is the newest") {
+  two_stores hosts;
+  const cluster::checkpoint_folder folder(hosts.folder / "kept");
+  const auto name = "step-000008-" + folder.owner() + "-ab";
+  const auto done = hosts.ask
+                        .request<actors::acknowledged>(
+                            hosts.second, actors::keep_manifest{name, R"({"troupe_checkpoint":5})"},
+                            actors::usual_deadlines.write)
+                        .get();
+  REQUIRE(done);
+  const cluster::slice_disks disks{.disks = {{"alpha", hosts.first}, {"beta", hosts.second}},
+                                   .places = {}};
+  check_refused(cluster::manifests_on(hosts.ask, disks, folder, 7), errc::bad_config,
+                "checkpoint.storage: beta: the manifest of " + name + " is of another Troupe");
+  const auto older = cluster::manifests_on(hosts.ask, disks, folder, 8);
+  REQUIRE(older);
+  CHECK(older->empty());
 }
 
 TEST_CASE("A copy that a disk spoils is one copy less, and a file that was altered no checkpoint") {
