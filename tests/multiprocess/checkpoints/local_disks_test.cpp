@@ -414,7 +414,7 @@ TEST_CASE("A disk with no room for the next host's files is warned of, and they 
 TEST_CASE("A host's disk that is too small is warned of at the start, and training goes on without",
           "[untimed]") {
   const disks all;
-  const small_disk alpha(all.of("alpha"), "size=8m");
+  const small_disk alpha(all.of("alpha"), "size=2m");
   if (!alpha.made()) SKIP("no disk can be mounted: " + alpha.reason());
   const auto outcome = run_program(all.large_run({}, 4));
   CHECK(outcome.code == 0);
