@@ -114,7 +114,8 @@ template <class Set, int Rows, int Vectors>
 [[gnu::always_inline]] inline void prefetch_numbers(const tile& of) {
   for (int i = 0; i < Rows; ++i) {
     TROUPE_UNROLL
-    for (int j = 0; j < Vectors; ++j) __builtin_prefetch(of.to + i * of.to_step + j * Set::lanes, 1);
+    for (int j = 0; j < Vectors; ++j)
+      __builtin_prefetch(of.to + i * of.to_step + j * Set::lanes, 1);
   }
 }
 

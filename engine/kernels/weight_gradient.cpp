@@ -306,12 +306,14 @@ bool has_amx() noexcept {
 
 namespace {
 
-/// On CPUs with AMX oneDNN is slow where an image has few pixels, and else it is fast.
+/// On CPUs with AMX oneDNN is slow where an image has few pixels, in f32 also in 1x1 convolutions
+/// of many input channels, and else it is fast.
 template <class T>
-bool outruns_onednn_with_amx(bool is_point, std::int64_t pixels, std::int64_t stride) {
+bool outruns_onednn_with_amx(bool is_point, const convolution_shape& of) {
+  const auto pixels = of.out_height() * of.out_width();
   if constexpr (std::is_same_v<T, float>)
-    return is_point ? pixels <= 16 : stride > 1 || pixels <= 64;
-  return pixels <= 16 && (!is_point || stride > 1);
+    return pixels <= 64 || (is_point ? of.in >= 1024 : of.stride > 1);
+  return pixels <= 16 && (!is_point || of.stride > 1);
 }
 
 }  // namespace
@@ -320,7 +322,7 @@ template <class T>
 bool outruns_onednn(instructions with, bool amx, const convolution_shape& of) noexcept {
   if (with == instructions::portable || of.in < 64 || of.in % 16 != 0) return false;
   const bool is_point = of.kernel_height * of.kernel_width == 1;
-  if (amx) return outruns_onednn_with_amx<T>(is_point, of.out_height() * of.out_width(), of.stride);
+  if (amx) return outruns_onednn_with_amx<T>(is_point, of);
   if (!is_point) return true;
   if (with == instructions::avx2) return !std::is_same_v<T, float>;
   // Both reach the same rate in the other convolutions of one pixel, or memory bounds them.
