@@ -46,8 +46,9 @@ bool reads_panels(const convolution_shape& of, int lanes) {
   return lanes < 16 || of.in * of.out >= 1 << 16;
 }
 
-/// One computation of a gradient. Operands in f32 are read as they lie, unless a pixel's channels
-/// are no whole number of vectors; others are packed block by block.
+/// One computation of a gradient. Operands in f32 stay as they lie, unless a pixel's channels are
+/// no whole number of vectors; others are packed block by block. Tiles read them there or from
+/// panels.
 template <class T>
 class gradient_pass {
  public:
@@ -312,7 +313,7 @@ template <class T>
 bool outruns_onednn_with_amx(bool is_point, const convolution_shape& of) {
   const auto pixels = of.out_height() * of.out_width();
   if constexpr (std::is_same_v<T, float>)
-    return pixels <= 64 || (is_point ? of.in >= 1024 : of.stride > 1);
+    return pixels <= 64 || (is_point ? of.in >= 1024 && of.out >= 256 : of.stride > 1);
   return pixels <= 16 && (!is_point || of.stride > 1);
 }
 
