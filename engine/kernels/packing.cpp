@@ -33,6 +33,34 @@ template <class T>
   }
 }
 
+template <std::int64_t Words>
+[[gnu::always_inline]] inline void copy_fixed(const word* from, std::int64_t step,
+                                              std::int64_t pixels, word* to) {
+  for (; pixels > 0; --pixels, from += step, to += Words) {
+    TROUPE_EACH_ALONE
+    for (std::int64_t i = 0; i < Words; ++i) to[i] = from[i];
+  }
+}
+
+/// Copies words of pixels side by side. The usual numbers of them are known to the compiler.
+[[gnu::always_inline]] inline void copy_pixels(const word* from, std::int64_t step,
+                                               std::int64_t pixels, std::int64_t words, word* to) {
+  switch (words) {
+    case 5:
+      return copy_fixed<5>(from, step, pixels, to);
+    case 6:
+      return copy_fixed<6>(from, step, pixels, to);
+    case 8:
+      return copy_fixed<8>(from, step, pixels, to);
+    case 16:
+      return copy_fixed<16>(from, step, pixels, to);
+    case 64:
+      return copy_fixed<64>(from, step, pixels, to);
+    default:
+      for (; pixels > 0; --pixels, from += step, to += words) std::copy_n(from, words, to);
+  }
+}
+
 /// Calls `body(image, row)` for each of them, counted from the block's first ones, on ATen's
 /// threads.
 template <class Body>
@@ -89,6 +117,30 @@ void pack_gradient(simd level, const convolution_shape& of, const pixel_block& b
       write_words(grid.pixels, first, second, of.out, place);
       place += of.out;
     }
+  });
+}
+
+void pack_columns(simd level, const std::vector<pixel_run>& runs, const word* operand,
+                  std::int64_t pixel, std::int64_t step, std::int64_t words, word* to) {
+  run_at(level, [&] {
+    for (const auto& run : runs) {
+      copy_pixels(operand + run.x * pixel, step, run.count, words, to);
+      to += run.count * words;
+    }
+  });
+}
+
+void pack_rows(simd level, const std::vector<std::int64_t>& rows, const word* operand,
+               std::int64_t pixels, std::int64_t step, word* to) {
+  // So few pixels at a time stay in the first-level cache, however far apart they are.
+  constexpr std::int64_t at_a_time = 8;
+  run_at(level, [&] {
+    for (std::int64_t pixel = 0; pixel < pixels; pixel += at_a_time)
+      for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+        const auto words = rows[i + 1] - rows[i];
+        copy_pixels(operand + pixel * step + rows[i], step, std::min(at_a_time, pixels - pixel),
+                    words, to + (rows[i] - rows.front()) * pixels + pixel * words);
+      }
   });
 }
 

@@ -84,6 +84,16 @@ std::vector<pixel_run> runs_at(const convolution_shape& of, const pixel_block& b
   return runs;
 }
 
+std::vector<pixel_run> side_by_side(const std::vector<pixel_run>& runs, std::int64_t first_y) {
+  std::vector<pixel_run> found;
+  std::int64_t x = 0;
+  for (const auto& run : runs) {
+    append(found, {x, run.y - first_y, run.count}, 1);
+    x += run.count;
+  }
+  return found;
+}
+
 slot_grid grid_of(const convolution_shape& of, const pixel_block& block, std::int64_t pixels) {
   slot_grid grid{.pixels = pixels, .width = pieces(of.out_width(), pixels)};
   grid.row_step = of.kernel_height == 1 ? of.stride : 1;

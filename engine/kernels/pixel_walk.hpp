@@ -35,6 +35,11 @@ struct pixel_block {
 [[nodiscard]] std::vector<pixel_run> runs_at(const convolution_shape& of, const pixel_block& block,
                                              std::int64_t kernel_row, std::int64_t kernel_column);
 
+/// The runs where the input's pixels lie side by side in the order of the runs, and the output's
+/// begin with `first_y`.
+[[nodiscard]] std::vector<pixel_run> side_by_side(const std::vector<pixel_run>& runs,
+                                                  std::int64_t first_y);
+
 /// How a block's operands are packed. A slot is `pixels` pixels of the output side by side, or
 /// those of the input that one column of the kernel has under them; where there are none it holds
 /// zeros. Slots of the input are [kernel columns, images, rows, width], of the output [images,

@@ -109,8 +109,19 @@ template <class Set, int Vectors>
   }
 }
 
+/// Has the lines of the tile's numbers loaded while the pixels are read.
+template <class Set, int Rows, int Vectors>
+[[gnu::always_inline]] inline void prefetch_numbers(const tile& of) {
+  for (int i = 0; i < Rows; ++i) {
+    TROUPE_UNROLL
+    for (int j = 0; j < Vectors; ++j)
+      __builtin_prefetch(of.to + i * of.to_step + j * Set::lanes, 1);
+  }
+}
+
 template <class Set, int Rows, int Vectors>
 void compute(const tile& of) {
+  prefetch_numbers<Set, Rows, Vectors>(of);
   alignas(64) float totals[Rows * Vectors * Set::lanes];
   tile_sums<Set, Rows, Vectors> sums;
   TROUPE_UNROLL

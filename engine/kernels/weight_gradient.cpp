@@ -34,8 +34,21 @@ class scratch {
   c10::DataPtr memory_;
 };
 
-/// One computation of a gradient. Operands in f32 are read as they lie, unless a pixel's channels
-/// are no whole number of vectors; others are packed block by block.
+/// Tiles that are computed together while the rows of the output's gradient that they read lie
+/// packed in the second-level cache.
+constexpr std::int64_t tiles_of_a_group = 48;
+
+/// Whether tiles are read from panels: each reads a few channels of many pixels, and where pixels
+/// are far apart neither caches nor prefetchers serve that. Copies cost the more per product the
+/// fewer channels there are and the wider vectors are; this is where they were measured to pay.
+bool reads_panels(const convolution_shape& of, int lanes) {
+  if (std::min(of.in, of.out) < 128) return false;
+  return lanes < 16 || of.in * of.out >= 1 << 16;
+}
+
+/// One computation of a gradient. Operands in f32 stay as they lie, unless a pixel's channels are
+/// no whole number of vectors; others are packed block by block. Tiles read them there or from
+/// panels.
 template <class T>
 class gradient_pass {
  public:
@@ -45,7 +58,8 @@ class gradient_pass {
         pixels_(!std::is_same_v<T, float> && with == instructions::avx512_bf16 ? 2 : 1),
         kernel_(tiles_of(with, pixels_ == 2)),
         channels_(pieces(of.in, kernel_.lanes) * kernel_.lanes),
-        as_they_lie_(std::is_same_v<T, float> && channels_ == of.in) {}
+        as_they_lie_(std::is_same_v<T, float> && channels_ == of.in),
+        in_panels_(reads_panels(of, kernel_.lanes)) {}
 
   void run(const T* input, const T* gradient, float* to, const float* sum) const {
     const auto blocks = blocks_of(of_);
@@ -73,6 +87,10 @@ class gradient_pass {
   struct words {
     std::int64_t x = 0;
     std::int64_t y = 0;
+  };
+  struct pixel_range {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
   };
 
   [[nodiscard]] std::int64_t row_numbers() const {
@@ -106,7 +124,9 @@ class gradient_pass {
     made.x_step = of_.in * of_.stride;
     made.y = gradient;
     made.y_step = of_.out;
-    compute(made, at_each_position([&](std::int64_t row, std::int64_t column) {
+    const auto first = (block.first_image * of_.out_height() + block.first_row) * of_.out_width();
+    compute(made, {first, block.images() * block.rows() * of_.out_width()},
+            at_each_position([&](std::int64_t row, std::int64_t column) {
               return runs_at(of_, block, row, column);
             }));
   }
@@ -120,42 +140,120 @@ class gradient_pass {
     made.x_pixel = made.x_step = channels_;
     made.y = y;
     made.y_step = of_.out;
-    compute(made, at_each_position([&](std::int64_t row, std::int64_t column) {
+    compute(made, {0, block.images() * block.rows() * grid.width},
+            at_each_position([&](std::int64_t row, std::int64_t column) {
               return packed_runs_at(of_, block, grid, row, column);
             }));
   }
 
-  /// All tiles of the gradient; `whole` begins where the first one does.
-  void compute(const tile& whole, const all_runs& runs) const {
+  /// All tiles of the gradient; `whole` begins where the first one does. `pixels` of the output's
+  /// gradient are the block's.
+  void compute(const tile& whole, const pixel_range& pixels, const all_runs& runs) const {
+    if (in_panels_)
+      compute_in_panels(whole, pixels, runs);
+    else
+      compute_tiles(whole, runs);
+  }
+
+  void compute_tiles(const tile& whole, const all_runs& runs) const {
     const auto across = pieces(of_.in, kernel_.columns());
-    const auto down = pieces(of_.out, kernel_.rows);  // of nearly the same size
+    const auto down = tiles_down();
     at::parallel_for(0, across * down, 1, [&](std::int64_t begin, std::int64_t end) {
       for (auto i = begin; i < end; ++i) {
-        const auto column = i / down * kernel_.columns();
-        const auto row = of_.out * (i % down) / down;
-        auto one = whole;
-        one.columns = static_cast<int>(std::min<std::int64_t>(kernel_.columns(), of_.in - column));
-        one.rows = static_cast<int>(of_.out * (i % down + 1) / down - row);
-        one.x = static_cast<const word*>(whole.x) + column;
+        const auto row = first_row(i % down);
+        auto one = at_column(whole, i / down * kernel_.columns());
+        one.rows = static_cast<int>(first_row(i % down + 1) - row);
         one.y = static_cast<const word*>(whole.y) + row;
-        compute_positions(one, row * row_numbers() + column, runs);
+        one = moved(one, row * row_numbers());
+        for (const auto& each : runs) {
+          compute_runs(one, each);
+          one = moved(one, of_.in);
+        }
       }
     });
   }
 
-  /// The tile at each position of the kernel, the first of which is at a place among the numbers.
-  void compute_positions(tile one, std::int64_t place, const all_runs& runs) const {
-    const auto moved = [](auto* from, std::int64_t by) { return from ? from + by : nullptr; };
-    for (const auto& each : runs) {
-      auto here = one;
-      here.to = one.to + place;
-      here.before = moved(one.before, place);
-      here.sum = moved(one.sum, place);
-      here.runs = each.data();
-      here.run_count = static_cast<std::int64_t>(each.size());
-      kernel_.compute(here);
-      place += of_.in;
+  /// The same tiles in another order. A panel is what the tiles of one column or row of tiles read,
+  /// copied side by side.
+  void compute_in_panels(const tile& whole, const pixel_range& pixels, const all_runs& runs) const {
+    const auto across = pieces(of_.in, kernel_.columns());
+    const auto down = tiles_down();
+    const auto groups = pieces(down, tiles_of_a_group);
+    all_runs packed;
+    for (const auto& each : runs) packed.push_back(side_by_side(each, pixels.first));
+    at::parallel_for(0, groups * across, 1, [&](std::int64_t begin, std::int64_t end) {
+      const scratch<word> x(pixels.count * kernel_.columns());
+      const scratch<word> y(pixels.count * kernel_.rows * pieces(down, groups));
+      std::vector<std::int64_t> rows;
+      for (auto i = begin; i < end; ++i) {
+        if (i == begin || i % across == 0) {
+          const auto group = i / across;
+          rows = first_rows(down * group / groups, down * (group + 1) / groups);
+          pack_rows(level_, rows, static_cast<const word*>(whole.y) + pixels.first * whole.y_step,
+                    pixels.count, whole.y_step, y.data());
+        }
+        auto one = at_column(whole, i % across * kernel_.columns());
+        const auto* const from = static_cast<const word*>(one.x);
+        one.x = x.data();
+        one.x_pixel = one.x_step = pieces(one.columns, kernel_.lanes) * kernel_.lanes;
+        one.y = y.data();
+        for (std::size_t position = 0; position < runs.size(); ++position) {
+          pack_columns(level_, runs[position], from, whole.x_pixel, whole.x_step, one.x_step,
+                       x.data());
+          compute_group(one, pixels.count, rows, packed[position]);
+          one = moved(one, of_.in);
+        }
+      }
+    });
+  }
+
+  /// The tiles that begin with these rows, whose panels begin with that of `one`.
+  void compute_group(const tile& one, std::int64_t pixels, const std::vector<std::int64_t>& rows,
+                     const std::vector<pixel_run>& runs) const {
+    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+      auto here = moved(one, rows[i] * row_numbers());
+      here.rows = static_cast<int>(rows[i + 1] - rows[i]);
+      here.y = static_cast<const word*>(one.y) + (rows[i] - rows.front()) * pixels;
+      here.y_step = here.rows;
+      compute_runs(here, runs);
     }
+  }
+
+  void compute_runs(tile one, const std::vector<pixel_run>& runs) const {
+    one.runs = runs.data();
+    one.run_count = static_cast<std::int64_t>(runs.size());
+    kernel_.compute(one);
+  }
+
+  /// Tiles in a column of them; they are of nearly the same size.
+  [[nodiscard]] std::int64_t tiles_down() const { return pieces(of_.out, kernel_.rows); }
+
+  /// The row that one of them begins with.
+  [[nodiscard]] std::int64_t first_row(std::int64_t index) const {
+    return of_.out * index / tiles_down();
+  }
+
+  /// Those of the tiles [begin, end], the last of which may be none.
+  [[nodiscard]] std::vector<std::int64_t> first_rows(std::int64_t begin, std::int64_t end) const {
+    std::vector<std::int64_t> rows;
+    for (auto i = begin; i <= end; ++i) rows.push_back(first_row(i));
+    return rows;
+  }
+
+  /// A tile of all rows that begins with a column.
+  [[nodiscard]] tile at_column(const tile& whole, std::int64_t column) const {
+    auto one = moved(whole, column);
+    one.columns = static_cast<int>(std::min<std::int64_t>(kernel_.columns(), of_.in - column));
+    one.x = static_cast<const word*>(whole.x) + column;
+    return one;
+  }
+
+  /// A tile whose numbers lie so much further on.
+  [[nodiscard]] static tile moved(tile one, std::int64_t numbers) {
+    one.to += numbers;
+    if (one.before) one.before += numbers;
+    if (one.sum) one.sum += numbers;
+    return one;
   }
 
   const convolution_shape& of_;
@@ -164,6 +262,7 @@ class gradient_pass {
   tile_kernel kernel_;
   std::int64_t channels_;  // a whole number of vectors
   bool as_they_lie_;
+  bool in_panels_;
 };
 
 }  // namespace
@@ -208,12 +307,14 @@ bool has_amx() noexcept {
 
 namespace {
 
-/// On CPUs with AMX oneDNN is slow where an image has few pixels, and else it is fast.
+/// On CPUs with AMX oneDNN is slow where an image has few pixels, in f32 also in 1x1 convolutions
+/// of many input channels, and else it is fast.
 template <class T>
-bool outruns_onednn_with_amx(bool is_point, std::int64_t pixels, std::int64_t stride) {
+bool outruns_onednn_with_amx(bool is_point, const convolution_shape& of) {
+  const auto pixels = of.out_height() * of.out_width();
   if constexpr (std::is_same_v<T, float>)
-    return is_point ? pixels <= 16 : stride > 1 || pixels <= 64;
-  return pixels <= 16 && (!is_point || stride > 1);
+    return pixels <= 64 || (is_point ? of.in >= 1024 && of.out >= 256 : of.stride > 1);
+  return pixels <= 16 && (!is_point || of.stride > 1);
 }
 
 }  // namespace
@@ -222,7 +323,7 @@ template <class T>
 bool outruns_onednn(instructions with, bool amx, const convolution_shape& of) noexcept {
   if (with == instructions::portable || of.in < 64 || of.in % 16 != 0) return false;
   const bool is_point = of.kernel_height * of.kernel_width == 1;
-  if (amx) return outruns_onednn_with_amx<T>(is_point, of.out_height() * of.out_width(), of.stride);
+  if (amx) return outruns_onednn_with_amx<T>(is_point, of);
   if (!is_point) return true;
   if (with == instructions::avx2) return !std::is_same_v<T, float>;
   // Both reach the same rate in the other convolutions of one pixel, or memory bounds them.

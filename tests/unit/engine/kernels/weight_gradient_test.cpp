@@ -122,6 +122,14 @@ const std::vector<convolution_shape> odd_shapes{
     {4, 96, 3, 2, 26, 1, 1, 1, 0},  {1, 32, 2, 2, 3, 1, 5, 1, 2},  {2, 128, 6, 6, 12, 5, 5, 1, 2},
     {1, 64, 70, 66, 7, 3, 3, 1, 1}, {2, 20, 90, 91, 6, 3, 3, 2, 0}};
 
+/// With panels of both operands: parts of a tile's columns and rows, of groups of tiles, of
+/// vectors, and of the pixels that are copied together; in one block and in several.
+const std::vector<convolution_shape> many_channels{{3, 272, 5, 7, 250, 1, 1, 1, 0},
+                                                   {2, 128, 29, 27, 519, 1, 1, 1, 0},
+                                                   {2, 144, 7, 9, 601, 3, 3, 2, 1},
+                                                   {3, 300, 9, 6, 230, 1, 1, 2, 1},
+                                                   {1, 260, 1, 1, 260, 3, 3, 1, 1}};
+
 /// The convolutions of ResNet-18 and ResNet-50, of few small images.
 std::vector<convolution_shape> resnet_shapes() {
   std::vector<convolution_shape> found;
@@ -153,12 +161,33 @@ std::vector<convolution_shape> resnet_shapes() {
 TEST_CASE("Weight gradients of whole numbers are exact, whatever the shape") {
   const auto with = any_instructions();
   const at::NoGradGuard no_grad;
-  for (const auto& of : odd_shapes) {
+  for (const auto* shapes : {&odd_shapes, &many_channels})
+    for (const auto& of : *shapes) {
+      INFO(name_of(of));
+      const auto given = whole_numbers(of);
+      const auto exact = theirs(of, given.to(at::kDouble)).to(at::kFloat);
+      CHECK(at::equal(ours(with, of, given), exact));
+      CHECK(at::equal(ours(with, of, given.to(at::kBFloat16)), exact));
+    }
+}
+
+TEST_CASE("Weight gradients from panels have the bits of those of a few channels, without panels") {
+  const auto with = any_instructions();
+  const at::NoGradGuard no_grad;
+  for (const convolution_shape& of : {convolution_shape{2, 272, 29, 27, 250, 1, 1, 1, 0},
+                                      convolution_shape{3, 272, 12, 14, 250, 3, 3, 2, 1},
+                                      convolution_shape{3, 272, 20, 19, 250, 1, 1, 2, 0}}) {
     INFO(name_of(of));
-    const auto given = whole_numbers(of);
-    const auto exact = theirs(of, given.to(at::kDouble)).to(at::kFloat);
-    CHECK(at::equal(ours(with, of, given), exact));
-    CHECK(at::equal(ours(with, of, given.to(at::kBFloat16)), exact));
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const auto given = random_numbers(of).to(type);
+      const auto found = ours(with, of, given);
+      auto few = of;
+      few.in = 80;
+      for (const std::int64_t first : {0, 96, 192}) {
+        const operands part{given.input.narrow(1, first, few.in), given.gradient};
+        CHECK(at::equal(ours(with, few, part.to(type)), found.narrow(1, first, few.in)));
+      }
+    }
   }
 }
 
@@ -190,7 +219,8 @@ TEST_CASE("A weight gradient added to a sum has the bits of one that is added af
   // Of one block and of several, in whole tiles and in parts of them.
   for (const convolution_shape& of : {convolution_shape{2, 64, 8, 8, 12, 3, 3, 1, 1},
                                       convolution_shape{3, 80, 32, 32, 70, 3, 3, 1, 1},
-                                      convolution_shape{1, 64, 64, 64, 64, 1, 1, 1, 0}}) {
+                                      convolution_shape{1, 64, 64, 64, 64, 1, 1, 1, 0},
+                                      convolution_shape{2, 272, 29, 27, 250, 1, 1, 1, 0}}) {
     INFO(name_of(of));
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       const auto given = random_numbers(of).to(type);
@@ -207,16 +237,18 @@ TEST_CASE("Weight gradients have the same bits on every number of threads") {
   const auto with = any_instructions();
   const at::NoGradGuard no_grad;
   const auto before = at::get_num_threads();
-  const convolution_shape of{3, 80, 30, 31, 70, 3, 3, 1, 1};
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    const auto given = random_numbers(of).to(type);
-    at::set_num_threads(1);
-    const auto expected = ours(with, of, given);
-    for (const int threads : {2, 3}) {
-      at::set_num_threads(threads);
-      CHECK(at::equal(ours(with, of, given), expected));
+  for (const convolution_shape& of : {convolution_shape{3, 80, 30, 31, 70, 3, 3, 1, 1},
+                                      convolution_shape{3, 272, 18, 17, 300, 1, 1, 2, 0}})
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      INFO(name_of(of));
+      const auto given = random_numbers(of).to(type);
+      at::set_num_threads(1);
+      const auto expected = ours(with, of, given);
+      for (const int threads : {2, 3}) {
+        at::set_num_threads(threads);
+        CHECK(at::equal(ours(with, of, given), expected));
+      }
     }
-  }
   at::set_num_threads(before);
 }
 
@@ -259,18 +291,26 @@ TEST_CASE("Shapes that were not measured to be faster are left to oneDNN") {
   CHECK(outruns_onednn<c10::BFloat16>(instructions::avx2, false, of_one_pixel));
 }
 
-TEST_CASE("On a CPU with AMX small images alone are not left to oneDNN") {
+TEST_CASE("On a CPU with AMX small images and many channels alone are not left to oneDNN") {
   const auto best = instructions::avx512_bf16;
   const convolution_shape large{15, 128, 16, 16, 128, 3, 3, 1, 1};
   const convolution_shape medium{15, 256, 8, 8, 256, 3, 3, 1, 1};
   const convolution_shape small{15, 512, 4, 4, 512, 3, 3, 1, 1};
   const convolution_shape point{15, 512, 4, 4, 2048, 1, 1, 1, 0};
+  const convolution_shape medium_point{15, 256, 8, 8, 1024, 1, 1, 1, 0};
+  const convolution_shape large_point{15, 256, 32, 32, 512, 1, 1, 2, 0};
+  const convolution_shape deep_point{15, 1024, 16, 16, 256, 1, 1, 1, 0};
   CHECK_FALSE(outruns_onednn<float>(best, true, large));
   CHECK(outruns_onednn<float>(best, true, medium));
   CHECK(outruns_onednn<float>(best, true, point));
+  CHECK(outruns_onednn<float>(best, true, medium_point));
+  CHECK(outruns_onednn<float>(best, true, deep_point));
+  CHECK_FALSE(outruns_onednn<float>(best, true, large_point));
+  CHECK_FALSE(outruns_onednn<float>(best, true, {15, 1024, 32, 32, 128, 1, 1, 1, 0}));
   CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, medium));
   CHECK(outruns_onednn<c10::BFloat16>(best, true, small));
   CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, point));
+  CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, deep_point));
 }
 
 TEST_CASE("The rates of a machine are those of a thread, and bf16 is not much slower than f32") {
