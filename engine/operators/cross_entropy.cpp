@@ -39,7 +39,7 @@ at::Tensor whole_rows(const at::Tensor& scores) {
   return has_them ? base : scores;
 }
 
-/// Logarithms of the softmax of the first `classes` columns, and of 0 in the others. f32
+/// Logarithms of the softmax of the first `classes` columns, and of 0 in the others, in f32.
 /// LibTorch has a kernel from 16 bits to f32 for fp16 alone: scores in bf16 are copied either way.
 at::Tensor logarithms_of(const at::Tensor& rows, std::int64_t classes) {
   if (rows.size(1) == classes) return at::log_softmax(rows, 1, at::kFloat);

@@ -16,6 +16,7 @@
 #include "cluster/config/checks/pipeline_checks.hpp"
 #include "cluster/config/checks/thread_checks.hpp"
 #include "cluster/config/files/secret_file.hpp"
+#include "cluster/config/resume_word.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/options.hpp"
@@ -167,9 +168,7 @@ result<void> check_checkpoint(draft& whole, const registries&) {
     return refuse("checkpoint.on_signal", signal.error().text);
   if (config.dir.empty() && !config.on_signal.empty())
     return refuse("checkpoint.on_signal", "needs a folder for the checkpoints (--checkpoint-dir)");
-  const bool is_in_folder = config.resume == "latest" || config.resume == "auto" ||
-                            config.resume.find_first_not_of("0123456789") == std::string::npos;
-  if (config.dir.empty() && !config.resume.empty() && is_in_folder)
+  if (config.dir.empty() && !config.resume.empty() && names_in_folder(config.resume))
     return refuse("checkpoint.resume", "\"" + config.resume +
                                            "\" is one of the checkpoints in a "
                                            "folder, which --checkpoint-dir names");

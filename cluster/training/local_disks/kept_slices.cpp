@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/messages/transfer.hpp"
+#include "cluster/config/resume_word.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
@@ -161,12 +162,10 @@ void warn_of_little_room(const slice_disks& disks, const std::vector<std::uint64
   }
   for (const auto& order : second_copies(written, needed.size()))
     needed[order.to] += weight_bytes.at(std::stoul(order.file));
-  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
   for (std::size_t i = 0; i < needed.size(); ++i)
     if (const auto& disk = disks.disks[i]; disk.free_bytes < needed[i])
-      log::warning("checkpoint.storage: " + disk.host + " has " + mib(disk.free_bytes) +
-                   " left, and the weights alone of one checkpoint need " + mib(needed[i]) +
-                   " there");
+      log::warning("checkpoint.storage: " +
+                   words_on_little_room(disk.host, disk.free_bytes, needed[i]) + " there");
 }
 
 }  // namespace
@@ -209,8 +208,7 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
   const auto& which = by.checkpointed.kept.resume;
-  const bool is_in_folder = which == "auto" || which == "latest" ||
-                            which.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_in_folder = names_in_folder(which);
   std::optional<error> refused;  // of what is asked for, while an older one is looked for
   while (run.on_hosts) {
     auto found = find_on_hosts(by, *run.on_hosts);

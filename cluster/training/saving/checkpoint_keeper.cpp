@@ -185,6 +185,13 @@ result<void> checkpoint_keeper::try_folder(const checkpoint_config& kept,
   return {};
 }
 
+std::string words_on_little_room(const std::string& where, std::uint64_t free_bytes,
+                                 std::uint64_t weight_bytes) {
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  return where + " has " + mib(free_bytes) +
+         " left, and the weights alone of one checkpoint need " + mib(weight_bytes);
+}
+
 result<checkpoint_keeper> checkpoint_keeper::open(const checkpointed_run& run, std::uint64_t steps,
                                                   clock::time_point now) {
   checkpoint_keeper made(run, steps, now);
@@ -200,9 +207,8 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
   if (kept_->storage == checkpoint_storage::local) return;  // none of them are here
   const auto room = folder_.free_bytes();
   if (!room || *room >= weight_bytes) return;
-  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-  log::warning(places_->of("checkpoint.dir") + ": " + kept_->dir.string() + " has " + mib(*room) +
-               " left, and the weights alone of one checkpoint need " + mib(weight_bytes));
+  log::warning(places_->of("checkpoint.dir") + ": " +
+               words_on_little_room(kept_->dir.string(), *room, weight_bytes));
 }
 
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {

@@ -39,6 +39,10 @@ struct checkpoint_parts {
   std::shared_ptr<const engine::dataset> data = {};
 };
 
+/// "run1 has 8 MiB left, and the weights alone of one checkpoint need 42 MiB"
+[[nodiscard]] std::string words_on_little_room(const std::string& where, std::uint64_t free_bytes,
+                                               std::uint64_t weight_bytes);
+
 /// Has a run's checkpoints written when they are due. Does nothing where [checkpoint] names no
 /// folder. Used by one thread; its destructor waits for what is under way.
 class checkpoint_keeper {

@@ -268,31 +268,30 @@ void forget(void* request, ucs_status_t, void* held) {
   delete static_cast<std::vector<std::byte>*>(held);
 }
 
-void post_copy(ucp_ep_h endpoint, unsigned id, std::span<const std::byte> header,
-               std::span<const std::byte> data) {
+}  // namespace
+
+void ucx_carrier::post_copy(unsigned id, std::span<const std::byte> header,
+                            std::span<const std::byte> data) {
   auto held = std::make_unique<std::vector<std::byte>>(header.begin(), header.end());
   held->insert(held->end(), data.begin(), data.end());
   const ucp_request_param_t params = send_params(UCP_AM_SEND_FLAG_EAGER, &forget, held.get());
+  is_armed_ = false;
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint, id, held->data(), header.size(), held->data() + header.size(),
+      ucp_am_send_nbx(endpoint_, id, held->data(), header.size(), held->data() + header.size(),
                       data.size(), &params);
   if (UCS_PTR_IS_PTR(request)) static_cast<void>(held.release());
 }
-
-}  // namespace
 
 /// Tells the peer where the chunk lies; it is sent when the peer has read it.
 void ucx_carrier::post_place(sending& what) {
   const chunk_place place{reinterpret_cast<std::uintptr_t>(what.data.data()), next_ticket_++};
   placed_[place.ticket] = &what;
-  is_armed_ = false;
-  post_copy(endpoint_, wire::chunk_id, what.head(), std::as_bytes(std::span(&place, 1)));
+  post_copy(wire::chunk_id, what.head(), std::as_bytes(std::span(&place, 1)));
 }
 
 void ucx_carrier::say_receipt(std::uint64_t ticket) {
   if (!uses_ucx()) return;
-  is_armed_ = false;
-  post_copy(endpoint_, receipt_id, std::as_bytes(std::span(&ticket, 1)), {});
+  post_copy(receipt_id, std::as_bytes(std::span(&ticket, 1)), {});
 }
 
 void ucx_carrier::take_receipt(std::span<const std::byte> header) {

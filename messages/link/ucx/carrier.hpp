@@ -92,6 +92,7 @@ class ucx_carrier final : public door::door_carrier {
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* what);
   static void on_failed(void* self, ucp_ep_h endpoint, ucs_status_t status);
   void post(sending& what, unsigned flags);
+  void post_copy(unsigned id, std::span<const std::byte> header, std::span<const std::byte> data);
   void post_place(sending& what);
   void finish_send(sending& what, ucs_status_t status);
   void say_receipt(std::uint64_t ticket);

@@ -94,6 +94,14 @@ inline std::set<std::string> evaluations_in(const std::filesystem::path& json) {
   return told;
 }
 
+/// Those that two runs tell.
+inline std::set<std::string> evaluations_in(const std::filesystem::path& json,
+                                            const std::filesystem::path& other) {
+  auto told = evaluations_in(json);
+  told.merge(evaluations_in(other));
+  return told;
+}
+
 inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& each : std::filesystem::directory_iterator(folder))

@@ -103,9 +103,7 @@ TEST_CASE("A run that ends in an evaluation of a parameter server tells that whe
     REQUIRE(resumed.code == 0);
     CHECK_THAT(resumed.err, ContainsSubstring("from the checkpoint of step " +
                                               std::to_string(std::stoi(newest.substr(5)))));
-    auto told = evaluations_in(folder / "ended");
-    told.merge(evaluations_in(folder / "resumed"));
-    CHECK(told == whole);
+    CHECK(evaluations_in(folder / "ended", folder / "resumed") == whole);
   }
   CHECK_THAT(run_program(with(keeping, {folder / "again"})).err,
              ContainsSubstring("has all 6 steps of this run: nothing is left to do"));
