@@ -153,7 +153,7 @@ std::string confined_nodes(const scratch_folder& folder, memory_groups& groups, 
 
 }  // namespace
 
-TEST_CASE("A process has its own slices of the model in memory and not the whole") {
+TEST_CASE("A process has its own slices of the model in memory and not the whole", "[untimed]") {
   const scratch_folder folder;
   const auto text = text_in(folder);
   const std::string saved = folder / "w";
@@ -177,7 +177,8 @@ TEST_CASE("A process has its own slices of the model in memory and not the whole
   }
 }
 
-TEST_CASE("A trainer that places stages by the nodes' memory has no layer in its own") {
+TEST_CASE("A trainer that places stages by the nodes' memory has no layer in its own",
+          "[untimed]") {
   const scratch_folder folder;
   const auto text = text_in(folder);
   const std::string nodes = folder / "nodes.toml";
@@ -217,7 +218,8 @@ double of_all_stages(const std::map<std::string, double>& predicted) {
 
 TEST_CASE(
     "The peak memory of each process is what the check predicts, and of four stages less than 45 % "
-    "of what one takes") {
+    "of what one takes",
+    "[untimed]") {
   const scratch_folder folder;
   const auto text = text_in(folder);
   const decoder_run empty{{"--layers", "4", "--width", "8", "--optimizer", "adamw"}, text};

@@ -258,7 +258,7 @@ TEST_CASE("A launch whose launcher is killed goes on by the command that it has 
   CHECK(bytes_of(folder / "resumed.safetensors") == weights_without_loss());
 }
 
-TEST_CASE("A run whose only agent is lost ends, which says so") {
+TEST_CASE("A run whose only agent is lost ends, which says so", "[untimed]") {
   const scratch_folder folder;
   const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
                                                           run_of(folder / "weights.safetensors"));
@@ -347,7 +347,7 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   CHECK(programs_left(hosts, 20s) == "");
 }
 
-TEST_CASE("A launch over hosts whose trainer is killed goes on after its last step") {
+TEST_CASE("A launch over hosts whose trainer is killed goes on after its last step", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(
@@ -399,7 +399,8 @@ TEST_CASE("Stages that others start again go on after a lost trainer's last step
   CHECK(bytes_of(hosts / "stormy.safetensors") == weights_without_loss());
 }
 
-TEST_CASE("Over hosts stages that keep each other's versions are replayed with --max-restarts") {
+TEST_CASE("Over hosts stages that keep each other's versions are replayed with --max-restarts",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto kill_both = [&] {

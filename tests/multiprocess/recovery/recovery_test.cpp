@@ -80,7 +80,8 @@ TEST_CASE("A stage is replayed with a dynamic loss scale that falls and rises", 
     check_like(calm, run, {{3, {.stage = stage}}, {6, {.stage = stage}}}, sequel::replayed);
 }
 
-TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between") {
+TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between",
+          "[untimed]") {
   check_run(training({"--stages", "3", "--schedule", "zb-h1"}, 14),
             {{2, {.stage = "stage-2"}},
              {4, {.stage = "stage-0"}},
@@ -106,7 +107,7 @@ TEST_CASE("All of many stages are lost at once, found out one by one, and replac
   check_run(training({"--stages", "5", "--link", "tcp"}), {{5, all}}, sequel::returned);
 }
 
-TEST_CASE("A stage that is stopped is replaced like one that is dead") {
+TEST_CASE("A stage that is stopped is replaced like one that is dead", "[untimed]") {
   const auto outcome = check_run(training({"--stages", "2"}),
                                  {{4, {.stage = "stage-1", .signal = SIGSTOP}}}, sequel::replayed);
   CHECK_THAT(outcome.err, ContainsSubstring("is replaced"));
@@ -134,7 +135,7 @@ TEST_CASE("A stage whose work thread hangs is replaced with --hang-timeout", "[u
   check_same_weights(calm.state(), folder / "weights.state.safetensors");
 }
 
-TEST_CASE("Nobody gets a lost stage's place before its process has ended") {
+TEST_CASE("Nobody gets a lost stage's place before its process has ended", "[untimed]") {
   const auto run = training({"--stages", "2"});
   const calm_run calm(TROUPE_PROGRAM, run);
   const scratch_folder folder;
@@ -180,7 +181,8 @@ TEST_CASE("A trainer that was stopped for so long that its stages left replaces 
   check_same_weights(calm.state(), folder / "weights.state.safetensors");
 }
 
-TEST_CASE("Stages that are lost together are replayed together, where they are no neighbours") {
+TEST_CASE("Stages that are lost together are replayed together, where they are no neighbours",
+          "[untimed]") {
   const auto outcome =
       check_run(training({"--stages", "4", "--link", "tcp"}),
                 {{5, {.stage = "stage-0", .with = {"stage-2"}}}}, sequel::replayed);
@@ -243,14 +245,14 @@ TEST_CASE("Understudies take the places of lost stages, and others wait instead"
                               !ContainsSubstring("stage-1.2"));
 }
 
-TEST_CASE("Where more stages are lost than understudies wait, others are started") {
+TEST_CASE("Where more stages are lost than understudies wait, others are started", "[untimed]") {
   const auto outcome =
       check_run(large_training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}},
                 sequel::replayed, {"--understudies", "1"});
   CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-0"));
 }
 
-TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
+TEST_CASE("A lost understudy does no harm, and takes nobody's place", "[untimed]") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     INFO(signal);
     const scratch_folder folder;
@@ -312,7 +314,8 @@ TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation
   }
 }
 
-TEST_CASE("A stage that is stopped in an evaluation is replayed, and so is the only one of a run") {
+TEST_CASE("A stage that is stopped in an evaluation is replayed, and so is the only one of a run",
+          "[untimed]") {
   check_evaluation(evaluating({"--stages", "2"}), {.stage = "stage-1", .signal = SIGSTOP});
   check_evaluation(evaluating({"--stages", "1"}), {.stage = "stage-0"});
 }
@@ -324,7 +327,8 @@ TEST_CASE("Stages are replayed in an evaluation between the steps of an update, 
                    {.stage = "stage-1"});
 }
 
-TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or two are lost") {
+TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or two are lost",
+          "[untimed]") {
   check_run(evaluating({"--stages", "2"}), {{4, {.stage = "stage-1"}}}, sequel::replayed);
   check_run(evaluating({"--stages", "4"}), {{3, {.stage = "stage-0", .with = {"stage-2"}}}},
             sequel::replayed);
