@@ -5,7 +5,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -403,50 +405,69 @@ TEST_CASE("Each node that cannot be examined is said with its cause, and all oth
   expect_nothing_left(hosts);
 }
 
+namespace {
+
+/// A doctor of two nodes in one container, which has so much shared memory; begun with this object.
+class doctor_in_container {
+ public:
+  /// `before`: what starts it, with its words.
+  explicit doctor_in_container(const std::string& shared, std::vector<std::string> before = {}) {
+    on_host(hosts_.home(), "mount -t tmpfs -o size=" + shared + " tmpfs /dev/shm");
+    const auto file = write_config(
+        hosts_ / "run.toml", local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                                 small_run(hosts_ / "weights", "resnet18"));
+    std::filesystem::permissions(hosts_ / ".", std::filesystem::perms(0777));
+    std::filesystem::permissions(file, std::filesystem::perms(0644));
+    before.insert(before.end(), {TROUPE_COMMAND, "doctor", file});
+    doctor_.emplace(hosts_.home(), before);
+  }
+
+  /// Waits for its end, behind which nothing is left.
+  program_outcome end() {
+    auto outcome = doctor_->end();
+    CHECK(hosts_.home().left_after(2s).empty());
+    return outcome;
+  }
+
+ private:
+  test_hosts hosts_{std::vector<std::string>()};
+  std::optional<running_program> doctor_;
+};
+
+}  // namespace
+
+// Most of the time they wait for edges that answer late, so two of them go on beside each other.
 TEST_CASE("What containers lack is found: shared memory, reading memory, a name of the user",
           "[untimed]") {
   skip_without_hosts();
-  const test_hosts hosts({});
-  const auto& home = hosts.home();
-  const auto file = write_config(hosts / "run.toml", local_cluster + node_table("alpha", "") +
-                                                         node_table("beta", "") +
-                                                         small_run(hosts / "weights", "resnet18"));
-  const auto shared = [&home](const std::string& size) {
-    REQUIRE(
-        home.run({"/bin/mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", "/dev/shm"}).code ==
-        0);
-  };
-  shared("64m");
-  const auto usual = doctor(home, file);
+  doctor_in_container first("64m"), second("8m");
+  const auto usual = first.end();
   expect_no_error(usual);
   expect_line(usual, {"ok", "alpha", "shared memory", " free of 64 MiB in /dev/shm"});
 
-  shared("8m");  // for one, while the other nodes' own take some of it
-  const auto small = doctor(home, file);
+  doctor_in_container third("1m");
+  const auto small = second.end();  // for one, while the other nodes' own take some of it
   CHECK(small.code == 1);
   expect_line(small, {"warning", "alpha", "shared memory", " free of 8.0 MiB in /dev/shm"});
   expect_line(small, {"ok", "alpha -> beta", "shm, "});  // it works all the same
   CHECK_THAT(small.out, ContainsSubstring("--shm-size=1g"));
 
-  shared("1m");
-  const auto tiny = doctor(home, file);
+  doctor_in_container fourth("64m", {TROUPE_WITHOUT_READING});
+  const auto tiny = third.end();
   CHECK(tiny.code == 2);
   expect_line(tiny, {"error", "alpha", "shared memory", " free of 1.0 MiB in /dev/shm"});
 
-  shared("64m");
-  const auto apart = home.run({TROUPE_WITHOUT_READING, TROUPE_COMMAND, "doctor", file});
+  doctor_in_container fifth(
+      "64m", {"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"});
+  const auto apart = fourth.end();
   CHECK(apart.code == 1);
   expect_line(apart,
               {"warning", "alpha", "shared memory", "process_vm_readv: Operation not permitted"});
   expect_line(apart, {"ok", "alpha -> beta", "shm, "});  // it works all the same
   CHECK_THAT(apart.out, ContainsSubstring("--cap-add SYS_PTRACE"));
 
-  std::filesystem::permissions(hosts / ".", std::filesystem::perms(0777));
-  std::filesystem::permissions(hosts / "run.toml", std::filesystem::perms(0644));
-  const auto nameless = home.run({"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321",
-                                  "--clear-groups", TROUPE_COMMAND, "doctor", file});
+  const auto nameless = fifth.end();
   CHECK(nameless.code == 1);
   expect_line(nameless, {"warning", "alpha", "user", "user 54321 has no name here"});
   expect_line(nameless, {"ok", "alpha -> beta", "shm, "});
-  CHECK(home.left_after(2s).empty());
 }
