@@ -45,7 +45,7 @@ TEST_CASE("Hosts keep slices on disks of their own, and a run goes on when one d
     const auto file = write_config(hosts / (name + ".toml"),
                                    ssh_cluster(hosts) + node_tables(hosts) +
                                        run_of(hosts / (name + ".safetensors"), steps, kept));
-    return hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
+    return hosts.home().run(as_launched(file, {"--verbose"}));
   };
   const auto first = launch(4, "first");
   REQUIRE(first.code == 0);

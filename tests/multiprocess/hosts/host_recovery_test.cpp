@@ -69,9 +69,8 @@ program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes
       write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = " + silence + "\n") + nodes +
                                            run_of(hosts / "stormy.safetensors", stages));
   bool happened = false;
-  const auto outcome =
-      hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, more),
-                       in_the_middle(happened, [&](pid_t) { happens(); }));
+  const auto outcome = hosts.home().run(with(as_launched(file, {"--verbose"}), more),
+                                        in_the_middle(happened, [&](pid_t) { happens(); }));
   CHECK(happened);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes on after step") ||
@@ -103,12 +102,12 @@ program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&
       folder / "run.toml", local_cluster + more + node_table("alpha", "") + node_table("beta", "") +
                                run_of(folder / "stormy.safetensors"));
   bool killed = false;
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
-                                 in_the_middle(killed, [&](pid_t trainer) {
-                                   const auto agents = children_of(trainer);
-                                   REQUIRE(agents.size() == 2);
-                                   kill_one(agents);
-                                 }));
+  const auto outcome =
+      run_program({"--config", file, "--verbose"}, in_the_middle(killed, [&](pid_t trainer) {
+                    const auto agents = children_of(trainer);
+                    REQUIRE(agents.size() == 2);
+                    kill_one(agents);
+                  }));
   CHECK(killed);
   CHECK(outcome.code == 0);
   CHECK(bytes_of(folder / "stormy.safetensors") == calm);
@@ -223,9 +222,8 @@ TEST_CASE("A stage that goes on with other instructions of a processor is warned
                                                           node("beta", "default") +
                                                           run_of(folder / "weights.safetensors"));
   bool killed = false;
-  const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file},
-                in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 2); }));
+  const auto outcome = run_program(
+      {"--config", file}, in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 2); }));
   CHECK(killed);
   CHECK(outcome.code == 0);
   const bool is_said =
@@ -263,9 +261,8 @@ TEST_CASE("A run whose only agent is lost ends, which says so", "[untimed]") {
   const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
                                                           run_of(folder / "weights.safetensors"));
   bool killed = false;
-  const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file},
-                in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 1); }));
+  const auto outcome = run_program(
+      {"--config", file}, in_the_middle(killed, [](pid_t trainer) { kill_agent(trainer, 1); }));
   CHECK(killed);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -280,7 +277,7 @@ TEST_CASE("Stages whose versions are all on one host are said before the first s
       write_config(hosts / "run.toml",
                    ssh_cluster(hosts) + node_table("alpha", address) + node_table("beta", address) +
                        small_run(hosts / "weights.safetensors") + "on_fault = \"recover\"\n");
-  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+  const auto outcome = hosts.home().run(as_launched(file));
   CHECK(outcome.code == 0);
   const auto said = outcome.err.find(
       "warning: all copies of the versions of stage-0 (nodes alpha "
@@ -389,8 +386,7 @@ TEST_CASE("Stages that others start again go on after a lost trainer's last step
         break;
       }
   };
-  const auto outcome =
-      hosts.home().run(with({TROUPE_COMMAND, "launch", file, "--"}, with_restarts(hosts)), on_line);
+  const auto outcome = hosts.home().run(as_launched(file, with_restarts(hosts)), on_line);
   CHECK(killed);
   CHECK(outcome.code == 0);
   CHECK(stages.size() == 8);
@@ -431,8 +427,7 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
     if (!now && !then) return;
     set_ways(hosts, now ? "replace" : "del");
   };
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, on_line);
+  const auto outcome = hosts.home().run(as_launched(file, {"--verbose"}), on_line);
   CHECK(cut);
   CHECK(healed);
   CHECK(outcome.code == 0);
@@ -446,7 +441,7 @@ TEST_CASE("Two hosts that lose sight of each other end a run that does not recov
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          run_of(hosts / "stormy.safetensors"));
   const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--on-fault", "stop"},
+      hosts.home().run(as_launched(file, {"--on-fault", "stop"}),
                        at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-") &&

@@ -51,13 +51,12 @@ TEST_CASE("Machines on which others start the stages are examined once they have
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");
   std::vector<std::unique_ptr<running_program>> stages;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "doctor", file}, [&](pid_t, std::string_view line) {
-        const auto name = "stage-" + std::to_string(stages.size());
-        if (stages.size() == 2 || !calls_for(line, name)) return;
-        stages.push_back(std::make_unique<running_program>(hosts.at(stages.size()),
-                                                           join_as(name, hosts / "secret")));
-      });
+  const auto outcome = hosts.home().run(as_examined(file), [&](pid_t, std::string_view line) {
+    const auto name = "stage-" + std::to_string(stages.size());
+    if (stages.size() == 2 || !calls_for(line, name)) return;
+    stages.push_back(std::make_unique<running_program>(hosts.at(stages.size()),
+                                                       join_as(name, hosts / "secret")));
+  });
   expect_no_error(outcome);
   expect_line(outcome, {"ok", "stage-0", "node", "alpha, "});
   expect_line(outcome, {"ok", "stage-1", "node", "beta, "});
@@ -85,12 +84,11 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
   const auto file = run_of_others(hosts, "8");
   const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
   std::optional<program_outcome> stranger, surplus;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "doctor", file}, [&](pid_t, std::string_view line) {
-        if (surplus || !calls_for(line, "stage-1")) return;
-        surplus = hosts.at(0).run(join_as("stage-7", hosts / "secret"));
-        stranger = hosts.at(0).run(join_as("stage-0", other));  // the last one is told
-      });
+  const auto outcome = hosts.home().run(as_examined(file), [&](pid_t, std::string_view line) {
+    if (surplus || !calls_for(line, "stage-1")) return;
+    surplus = hosts.at(0).run(join_as("stage-7", hosts / "secret"));
+    stranger = hosts.at(0).run(join_as("stage-0", other));  // the last one is told
+  });
   CHECK(outcome.code == 1);
   expect_line(outcome, {"warning", "stage-0", "node", "it has not joined within 8 s",
                         "(a connection was refused: ", "cluster's secret"});
@@ -113,14 +111,12 @@ TEST_CASE("A process that has joined a doctor that is killed ends, and says so")
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");
   std::optional<running_program> stage;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "doctor", file}, [&](pid_t, std::string_view line) {
-        if (!stage && calls_for(line, "stage-0"))
-          stage.emplace(hosts.at(0), join_as("stage-0", hosts / "secret"));
-        if (line.find("waiting for stage-1: ") == std::string_view::npos) return;
-        for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM))
-          ::kill(each.pid, SIGKILL);
-      });
+  const auto outcome = hosts.home().run(as_examined(file), [&](pid_t, std::string_view line) {
+    if (!stage && calls_for(line, "stage-0"))
+      stage.emplace(hosts.at(0), join_as("stage-0", hosts / "secret"));
+    if (line.find("waiting for stage-1: ") == std::string_view::npos) return;
+    for (const auto& each : hosts.home().processes_with(TROUPE_PROGRAM)) ::kill(each.pid, SIGKILL);
+  });
   CHECK((outcome.signal == SIGKILL || outcome.code != 0));
   REQUIRE(stage);
   const auto ended = stage->end();

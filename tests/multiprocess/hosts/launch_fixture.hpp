@@ -138,8 +138,12 @@ inline void know_each_other(const test_hosts& hosts) {
 
 /// The command that `troupe launch` becomes, for tests of what is said from then on: `troupe` would
 /// load LibTorch once more. local_launch_test.cpp and ssh_launch_test.cpp start `troupe` itself.
-inline std::vector<std::string> as_launched(const std::string& file) {
-  return {TROUPE_PROGRAM, "--config", file};
+/// `flags`: what follows --.
+inline std::vector<std::string> as_launched(const std::string& file,
+                                            const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> words{TROUPE_PROGRAM, "--config", file};
+  words.insert(words.end(), flags.begin(), flags.end());
+  return words;
 }
 
 /// The same for `troupe doctor`, which doctor_test.cpp starts.

@@ -57,16 +57,17 @@ TEST_CASE("Whatever is killed of a launch by mpirun, nothing is left on any host
       write_config(hosts / "run.toml", mpi_table(hosts, "silence = 2\n") + node_tables(hosts) +
                                            endless_run(hosts / "steps"));
   bool killed = false;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
-                         killed = true;
-                         CHECK(wait_for_content(hosts / "steps"));
-                         if (victim == "launcher") kill_on(hosts.home(), "--config");
-                         if (victim == "mpirun") kill_on(hosts.home(), "mpirun --host 10.77.0.3");
-                         if (victim == "orted") kill_on(hosts.at(1), "orted");
-                         if (victim == "agent") kill_on(hosts.at(1), "--agent");
-                         if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
-                       }));
+  const auto outcome = hosts.home().run(as_launched(file), at_line("-> stage-1", [&](pid_t) {
+                                          killed = true;
+                                          CHECK(wait_for_content(hosts / "steps"));
+                                          if (victim == "launcher")
+                                            kill_on(hosts.home(), "--config");
+                                          if (victim == "mpirun")
+                                            kill_on(hosts.home(), "mpirun --host 10.77.0.3");
+                                          if (victim == "orted") kill_on(hosts.at(1), "orted");
+                                          if (victim == "agent") kill_on(hosts.at(1), "--agent");
+                                          if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
+                                        }));
   CHECK(killed);
   CHECK(programs_left(hosts, 4s) == "");
   if (victim == "launcher") return;
@@ -83,7 +84,7 @@ TEST_CASE("What cannot be launched by mpirun is refused with a remedy", "[untime
                            const std::vector<std::string>& words) {
     const auto file = write_config(hosts / "run.toml",
                                    cluster + nodes + small_run(hosts / "launched.safetensors"));
-    const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+    const auto outcome = hosts.home().run(as_launched(file));
     CHECK(outcome.code == 2);
     for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
     CHECK(programs_left(hosts, 4s) == "");

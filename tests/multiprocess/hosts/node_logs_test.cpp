@@ -40,16 +40,15 @@ TEST_CASE("a stage that is killed is named last, and each node has a file of its
   const auto steps = folder / "steps";
   const auto file = write_config(folder / "run.toml", logged_cluster(logs) + endless_run(steps));
   bool killed = false;
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
-                                 [&](pid_t trainer, std::string_view line) {
-                                   if (killed || line.find("-> stage-1") == std::string_view::npos)
-                                     return;
-                                   killed = true;
-                                   CHECK(wait_for_content(steps));
-                                   const auto victim = stage_of(trainer, "stage-1");
-                                   REQUIRE(victim > 0);
-                                   kill(victim, SIGKILL);
-                                 });
+  const auto outcome =
+      run_program({"--config", file, "--verbose"}, [&](pid_t trainer, std::string_view line) {
+        if (killed || line.find("-> stage-1") == std::string_view::npos) return;
+        killed = true;
+        CHECK(wait_for_content(steps));
+        const auto victim = stage_of(trainer, "stage-1");
+        REQUIRE(victim > 0);
+        kill(victim, SIGKILL);
+      });
   CHECK(killed);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -73,7 +72,7 @@ TEST_CASE("a full disk under a node's log is a warning, and the run goes on", "[
   std::filesystem::create_symlink("/dev/full", logs / "beta.log");
   const auto weights = folder / "weights";
   const auto file = write_config(folder / "run.toml", logged_cluster(logs) + small_run(weights));
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"});
+  const auto outcome = run_program({"--config", file, "--verbose"});
   CHECK(outcome.code == 0);
   CHECK_FALSE(bytes_of(weights).empty());
   const std::string warning = "beta.log can be written no more: No space left on device; the run";

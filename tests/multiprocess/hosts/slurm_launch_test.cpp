@@ -114,7 +114,7 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
   const auto weights = hosts / "weights.safetensors";
   const auto file = write_config(hosts / "run.toml", slurm_table() + endless_run(hosts / "steps"));
   const std::string line =
-      std::string(TROUPE_COMMAND) + " launch " + file + " -- --save " + weights.string();
+      std::string(TROUPE_PROGRAM) + " --config " + file + " --save " + weights.string();
   if (how == "salloc") {  // only the agents hear of it, and tell the launcher, which salloc signals
     bool cancelled = false;
     const auto outcome = both.slurm.run(
@@ -156,7 +156,7 @@ TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, a
       hosts / "run.toml", slurm_table() + endless_run(hosts / "steps") + "[checkpoint]\ndir = \"" +
                               kept.string() + "\"\non_signal = \"SIGUSR1\"\nkeep = 1000\n");
   const auto job =
-      both.slurm.submit("exec " TROUPE_COMMAND " launch " + file + "\n", "#SBATCH --nodes=2\n");
+      both.slurm.submit("exec " TROUPE_PROGRAM " --config " + file + "\n", "#SBATCH --nodes=2\n");
   REQUIRE(wait_for_content(hosts / "steps"));
   // As --signal=USR1@60 and --signal=B:USR1@60 send it.
   auto signal = std::vector<std::string>{"scancel", "--signal=USR1"};
@@ -219,7 +219,7 @@ TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remed
         write_config(hosts / "run.toml", slurm_table("join_timeout = 10\n") + nodes +
                                              small_run(hosts / "launched.safetensors"));
     auto command = allocation;
-    command.insert(command.end(), {TROUPE_COMMAND, "launch", file});
+    command.insert(command.end(), {TROUPE_PROGRAM, "--config", file});
     const auto outcome = both.slurm.run(command);
     CHECK(outcome.code == 2);
     for (const auto& word : words) CHECK_THAT(outcome.err, ContainsSubstring(word));

@@ -97,7 +97,7 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine", 
   };
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node(0) + node(1) + run("launched.safetensors"));
-  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
+  const auto outcome = hosts.home().run(as_launched(file, {"--verbose"}));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 (" +
                                             std::string(whole_pipelines ? "beta" : "alpha")));
@@ -129,8 +129,8 @@ TEST_CASE("A launch's secret is in no argument or environment, and a second Ctrl
   const auto interrupt = [&] {
     for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGINT);
   };
-  const auto outcome = hosts.home().run(
-      {TROUPE_COMMAND, "launch", file, "--", "--verbose"}, [&](pid_t, std::string_view line) {
+  const auto outcome =
+      hosts.home().run(as_launched(file, {"--verbose"}), [&](pid_t, std::string_view line) {
         if (line.find("interrupt again to end at once") != std::string_view::npos) interrupt();
         if (looked_at > 0 || line.find("-> stage-1") == std::string_view::npos) return;
         CHECK(wait_for_content(hosts / "steps"));
@@ -172,7 +172,7 @@ TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host 
                                    ssh_cluster(hosts) + node_tables(hosts) + endless_run(steps));
     bool killed = false;
     const auto outcome =
-        hosts.home().run({TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
+        hosts.home().run(as_launched(file), at_line("-> stage-1", [&](pid_t) {
                            killed = true;
                            CHECK(wait_for_content(steps));
                            if (victim == "launcher") kill_on(hosts.home(), "--config");
@@ -219,17 +219,16 @@ TEST_CASE("A run whose agent, ssh or sshd is stopped ends soon, and says whose")
   };
   std::chrono::steady_clock::time_point first_word;
   std::optional<hold_up> held;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        if (!held && line.find("does not answer") != std::string_view::npos) {
-          first_word = std::chrono::steady_clock::now();
-          held.emplace();
-        }
-        if (!stopped.empty() || line.find("-> stage-2") == std::string_view::npos) return;
-        stop_all(hosts.at(0), "--agent");
-        stop_all(hosts.at(1), "sshd");
-        stop_all(hosts.home(), hosts.at(2).address());
-      });
+  const auto outcome = hosts.home().run(as_launched(file), [&](pid_t, std::string_view line) {
+    if (!held && line.find("does not answer") != std::string_view::npos) {
+      first_word = std::chrono::steady_clock::now();
+      held.emplace();
+    }
+    if (!stopped.empty() || line.find("-> stage-2") == std::string_view::npos) return;
+    stop_all(hosts.at(0), "--agent");
+    stop_all(hosts.at(1), "sshd");
+    stop_all(hosts.home(), hosts.at(2).address());
+  });
   const auto waited = std::chrono::steady_clock::now() - first_word;
   for (const auto each : stopped) kill(each, SIGCONT);
   CHECK(outcome.code == 0);
@@ -255,14 +254,13 @@ TEST_CASE("A stage that falls silent while it is built is said with its node and
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps"));
   bool stopped = false;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        if (stopped || line.find("-> stage-1") == std::string_view::npos) return;
-        for (const auto& each : hosts.at(1).processes_with("stage-1")) {
-          stopped = true;
-          ::kill(each.pid, SIGSTOP);
-        }
-      });
+  const auto outcome = hosts.home().run(as_launched(file), [&](pid_t, std::string_view line) {
+    if (stopped || line.find("-> stage-1") == std::string_view::npos) return;
+    for (const auto& each : hosts.at(1).processes_with("stage-1")) {
+      stopped = true;
+      ::kill(each.pid, SIGSTOP);
+    }
+  });
   CHECK(stopped);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(),
@@ -278,7 +276,7 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
                                            endless_run(hosts / "steps"));
   bool cut = false;
   const auto outcome = hosts.home().run(
-      {TROUPE_COMMAND, "launch", file}, at_line("-> stage-1", [&](pid_t) {
+      as_launched(file), at_line("-> stage-1", [&](pid_t) {
         cut = true;
         CHECK(wait_for_content(hosts / "steps"));
         CHECK(hosts.home().run({"/usr/sbin/ip", "link", "set", "to-beta", "down"}).code == 0);
@@ -304,7 +302,7 @@ struct joined_launch {
     const auto more = "program = \"" TROUPE_PROGRAM "\"\n" + cluster;
     const auto file =
         write_config(hosts / "run.toml", awaited_cluster("10.77.0.1:4711", secret, more) + run);
-    trainer = hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+    trainer = hosts.home().run(as_launched(file), [&](pid_t, std::string_view line) {
       for (std::size_t i = 0; i < 2; ++i) {
         const auto name = "stage-" + std::to_string(i);
         if (line.find(name + " may join now: troupe join 10.77.0.1:4711 --name " + name) ==

@@ -124,7 +124,7 @@ TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to
         hosts / "run.toml", ssh_cluster(hosts, each.cluster) +
                                 node_table("alpha", "fd00:77::2", each.alpha) +
                                 node_table("beta", "beta-by-name", each.beta) + small_run(weights));
-    const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+    const auto outcome = hosts.home().run(as_launched(file));
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, [fd00:77::2]:"));
     CHECK_THAT(outcome.err, ContainsSubstring("-> stage-1 (beta, [fd00:77::3]:"));

@@ -86,7 +86,7 @@ TEST_CASE("Inside a machine NCCL's sockets keep to loopback, whatever starts the
   const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "", set) +
                                                           node_table("beta", "", set) +
                                                           replicated_run(folder / "launched"));
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
+  const auto outcome = run_program({"--config", file});
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring(by_nccl));
   CHECK(found_in(folder / "agents.log") == lines(4, on_loopback));
@@ -195,7 +195,7 @@ TEST_CASE("A run whose NCCL finds no interface, or differs between replicas, end
   }
   const auto mixed =
       write_config(folder / "mixed.toml", local_cluster + nodes + replicated_run(folder / "mixed"));
-  const auto refused = run_other(TROUPE_COMMAND, {"launch", mixed});
+  const auto refused = run_program({"--config", mixed});
   check_ended(refused, "of replica 1 has NCCL 2.27.3 and stage-");
   check_ended(refused, "of replica 0 has NCCL 2.28.9; install the same on all machines");
 }
@@ -229,7 +229,7 @@ TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted an
     const auto file =
         write_config(hosts / (name + ".toml"), ssh_cluster(hosts) + nodes + "[link]\nnetwork = \"" +
                                                    network + "\"\n" + replicated_run(hosts / name));
-    const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+    const auto outcome = hosts.home().run(as_launched(file));
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(said));
     CHECK(found_in(log) == found);
