@@ -19,6 +19,7 @@
 #include <string>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "engine/state/safetensors.hpp"
 #include "engine/state/safetensors_header.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/written_checkpoint.hpp"

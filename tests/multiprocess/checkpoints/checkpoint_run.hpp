@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/ops/equal.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/checkpoints/same_weights.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/words.hpp"
 
@@ -57,22 +56,6 @@ inline words evaluated(words run, int samples) {
   std::ranges::replace(run, std::string("synthetic:3x48x48:10:48"),
                        "synthetic:3x48x48:10:" + std::to_string(samples));
   return run;
-}
-
-/// Of two files: the same tensors, in whatever order.
-inline void check_same_weights(const std::filesystem::path& one,
-                               const std::filesystem::path& other) {
-  auto first = engine::load_safetensors(one);
-  auto second = engine::load_safetensors(other);
-  REQUIRE(first);
-  REQUIRE(second);
-  for (auto* each : {&*first, &*second}) std::ranges::sort(*each, {}, &engine::named_tensor::name);
-  REQUIRE(first->size() == second->size());
-  for (std::size_t i = 0; i < first->size(); ++i) {
-    INFO(first->at(i).name);
-    REQUIRE(first->at(i).name == second->at(i).name);
-    CHECK(first->at(i).tensor.equal(second->at(i).tensor));
-  }
 }
 
 /// Ends a run once a checkpoint is there.

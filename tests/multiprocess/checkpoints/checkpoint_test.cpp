@@ -1,7 +1,6 @@
 // A run that was killed or interrupted goes on from its last checkpoint, to the bits of a run that
 // nothing happened to; and what is wrong with a checkpoint is said.
 
-#include <ATen/ops/equal.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>

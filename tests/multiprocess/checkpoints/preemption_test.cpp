@@ -1,6 +1,5 @@
 // A run that a scheduler preempts and starts again, and a disk that takes no checkpoint.
 
-#include <ATen/ops/equal.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>

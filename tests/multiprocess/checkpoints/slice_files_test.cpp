@@ -1,7 +1,6 @@
 // The files of a checkpoint, which each stage's process writes for itself: while steps go on, where
 // one of them cannot, where one is lost meanwhile, and as other runs read them.
 
-#include <ATen/ops/equal.h>
 #include <signal.h>
 
 #include <catch2/catch_test_macros.hpp>

@@ -3,7 +3,6 @@
 // refused.
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
 #include <signal.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // A parameter server that loses shards or its coordinator is built again, and its run goes on: a
 // synchronous one to the bits of a run that nothing happened to.
 
-#include <ATen/ops/equal.h>
 #include <signal.h>
 
 #include <catch2/catch_test_macros.hpp>
