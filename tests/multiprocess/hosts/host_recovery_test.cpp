@@ -28,14 +28,15 @@ using Catch::Matchers::ContainsSubstring;
 const std::string four_stages = "stages = 4\n";
 const std::string two_replicas = "stages = 2\nreplicas = 2\n";
 
-/// Four processes, so that each of two nodes has two.
+/// Four processes, so that each of two nodes has two. Its steps are short, so there are twenty, the
+/// most of which each has a line: what befalls it behind the fourth comes before the last.
 std::string run_of(const std::filesystem::path& weights, const std::string& stages = four_stages) {
   return "[pipeline]\n" + stages +
          "micro_batches = 2\nthreads_per_stage = 1\n"
-         "[model]\nname = \"resnet18\"\n"
-         "[data]\nsource = \"synthetic:3x32x32:10:48\"\n"
+         "[model]\nname = \"small\"\n"
+         "[data]\nsource = \"synthetic:3x48x48:10:48\"\n"
          "[optimizer]\nname = \"adam\"\nlr = 0.01\n"
-         "[train]\nbatch_size = 8\nsteps = 10\neval = false\non_fault = \"recover\"\nsave = \"" +
+         "[train]\nbatch_size = 8\nsteps = 20\neval = false\non_fault = \"recover\"\nsave = \"" +
          weights.string() + "\"\n";
 }
 
@@ -43,8 +44,8 @@ std::string run_of(const std::filesystem::path& weights, const std::string& stag
 std::string weights_without_loss(const std::string& stages = four_stages) {
   const auto calm = with(
       split_words(stages == four_stages ? "--stages 4" : "--stages 2 --replicas 2"),
-      split_words("--micro-batches 2 --threads-per-stage 1 --model resnet18 --data "
-                  "synthetic:3x32x32:10:48 --optimizer adam --lr 0.01 --batch-size 8 --steps 10 "
+      split_words("--micro-batches 2 --threads-per-stage 1 --model small --data "
+                  "synthetic:3x48x48:10:48 --optimizer adam --lr 0.01 --batch-size 8 --steps 20 "
                   "--no-eval"));
   return bytes_of(calm_run(TROUPE_PROGRAM, calm).weights());
 }
@@ -53,7 +54,7 @@ std::string weights_without_loss(const std::string& stages = four_stages) {
 std::function<void(pid_t, std::string_view)> in_the_middle(bool& done,
                                                            std::function<void(pid_t)> act) {
   return [&done, act = std::move(act)](pid_t trainer, std::string_view line) {
-    if (done || line.find("step 4/10") == std::string_view::npos) return;
+    if (done || line.find("step 4/20") == std::string_view::npos) return;
     done = true;
     act(trainer);
   };
@@ -378,7 +379,7 @@ TEST_CASE("Stages that others start again go on after a lost trainer's last step
         stages.push_back(std::make_unique<running_program>(
             hosts.at(i / 2), words{TROUPE_COMMAND, "join", door, "--name", name, "--secret-file",
                                    secret, "--config", file}));
-    if (killed || line.find("step 4/10") == std::string_view::npos) return;
+    if (killed || line.find("step 4/20") == std::string_view::npos) return;
     killed = true;
     for (const auto& each : hosts.home().processes_with("--config"))
       if (const auto children = children_of(each.pid); children.size() == 2) {
@@ -420,7 +421,7 @@ TEST_CASE("Of two hosts that lose sight of each other for a while, one has its s
                                                          run_of(hosts / "stormy.safetensors"));
   bool cut = false, healed = false;
   const auto on_line = [&](pid_t, std::string_view line) {
-    const bool now = !cut && line.find("step 4/10") != std::string_view::npos;
+    const bool now = !cut && line.find("step 4/20") != std::string_view::npos;
     const bool then = !healed && line.find("which others have not") != std::string_view::npos;
     cut = cut || now;
     healed = healed || then;
@@ -442,7 +443,7 @@ TEST_CASE("Two hosts that lose sight of each other end a run that does not recov
                                                          run_of(hosts / "stormy.safetensors"));
   const auto outcome =
       hosts.home().run(as_launched(file, {"--on-fault", "stop"}),
-                       at_line("step 4/10", [&](pid_t) { set_ways(hosts, "replace"); }));
+                       at_line("step 4/20", [&](pid_t) { set_ways(hosts, "replace"); }));
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-") &&
                                       ContainsSubstring(" has lost sight of stage-") &&
