@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 
@@ -57,17 +58,18 @@ slurm_cluster::slurm_cluster(const test_hosts& hosts, std::size_t count) : hosts
   const auto key = hosts / "munge.key";
   write_config(key, std::string(64, 'k') + hosts.home().address());
   fs::permissions(key, fs::perms(0600));
-  for (std::size_t i = 0; i <= count; ++i) {
-    const auto& where = i < count ? hosts.at(i) : hosts.home();
-    start(where, {"/bin/sh", "-c",
-                  "mkdir -m 755 /run/munge && exec " + munged +
-                      " --foreground --force --key-file=" + key.string() +
-                      " --log-file=/run/munge/log --pid-file=/run/munge/pid "
-                      "--seed-file=/run/munge/seed --socket=/run/munge/munge.socket.2"});
-    REQUIRE(wait_until([&] {
-      return where.run({"/usr/bin/munge", "--no-input", "--output=/dev/null"}).code == 0;
+  std::vector<const test_host*> machines{&hosts.home()};
+  for (std::size_t i = 0; i < count; ++i) machines.push_back(&hosts.at(i));
+  for (const auto* where : machines)
+    start(*where, {"/bin/sh", "-c",
+                   "mkdir -m 755 /run/munge && exec " + munged +
+                       " --foreground --force --key-file=" + key.string() +
+                       " --log-file=/run/munge/log --pid-file=/run/munge/pid "
+                       "--seed-file=/run/munge/seed --socket=/run/munge/munge.socket.2"});
+  for (const auto* where : machines)
+    REQUIRE(wait_until([where] {
+      return where->run({"/usr/bin/munge", "--no-input", "--output=/dev/null"}).code == 0;
     }));
-  }
   start(hosts.home(), {slurmctld, "-D", "-f", (hosts / "slurm.conf").string()});
   for (std::size_t i = 0; i < count; ++i)
     start(hosts.at(i), words({slurmd, "-D", "-N", hosts.at(i).name()}));
