@@ -165,7 +165,7 @@ TEST_CASE("A shard whose thread hangs is replaced with --hang-timeout", "[untime
   const scratch_folder folder;
   std::optional<stopped_thread> stopped;
   const auto outcome = run_program(
-      with(keeping(wide_run(600), folder, "20"),
+      with(keeping(wide_run(600), folder, "200"),
            {"--on-fault", "recover", "--slow-after", "1", "--hang-timeout", "4"}),
       [&](pid_t program, std::string_view line) {
         if (stopped || !line.starts_with("step ")) return;
