@@ -158,8 +158,8 @@ std::vector<host_process> test_host::left_after(std::chrono::milliseconds limit)
   return tests::left_after(limit, [this] { return processes(); });
 }
 
-test_host test_hosts::start(const std::string& name, const std::string& script,
-                            const std::string& ready) {
+/// What a host says while it starts; written on its group's thread.
+struct test_hosts::starting {
   struct readiness {
     std::mutex mutex;
     std::condition_variable changed;
@@ -167,16 +167,24 @@ test_host test_hosts::start(const std::string& name, const std::string& script,
     bool ended = false;
     std::string said;
   };
-  const auto state = std::make_shared<readiness>();
+  std::string name;
+  std::shared_ptr<readiness> state = std::make_shared<readiness>();
+  pid_t process = 0;  ///< Which the host's first one is a child of.
+};
+
+test_hosts::starting test_hosts::begin(const std::string& name, const std::string& script,
+                                       const std::string& ready) {
+  starting made{.name = name};
   auto group = cluster::process_group::create(
       {.on_exit =
-           [state](const cluster::child_exit&) {
+           [state = made.state](const cluster::child_exit&) {
              const std::lock_guard lock(state->mutex);
              state->ended = true;
              state->changed.notify_all();
            },
        .on_line =
-           [state, ready](std::string_view, cluster::output_stream, std::string_view line) {
+           [state = made.state, ready](std::string_view, cluster::output_stream,
+                                       std::string_view line) {
              const std::lock_guard lock(state->mutex);
              (state->said += line) += "\n";
              state->is_ready = state->is_ready || line.find(ready) != std::string_view::npos;
@@ -191,16 +199,22 @@ test_host test_hosts::start(const std::string& name, const std::string& script,
                      "--mount-proc", shell, "-c", "hostname " + name + " && " + script},
        .environment = {},
        .program = unshare}));
-  std::unique_lock lock(state->mutex);
-  state->changed.wait_for(lock, std::chrono::minutes(1),
-                          [&] { return state->is_ready || state->ended; });
-  INFO(state->said);
-  REQUIRE(state->is_ready);
-  test_host made;
-  made.name_ = name;
   for (const auto child : children_of(getpid()))
-    if (std::find(before.begin(), before.end(), child) == before.end())
-      made.first_ = children_of(child).front();
+    if (std::find(before.begin(), before.end(), child) == before.end()) made.process = child;
+  REQUIRE(made.process != 0);
+  return made;
+}
+
+test_host test_hosts::await(const starting& which) {
+  auto& state = *which.state;
+  std::unique_lock lock(state.mutex);
+  state.changed.wait_for(lock, std::chrono::minutes(1),
+                         [&] { return state.is_ready || state.ended; });
+  INFO(state.said);
+  REQUIRE(state.is_ready);
+  test_host made;
+  made.name_ = which.name;
+  made.first_ = children_of(which.process).front();
   REQUIRE(made.first_ != 0);
   return made;
 }
@@ -209,18 +223,19 @@ void test_hosts::connect(test_host& host, const std::string& address) const {
   host.address_ = address;
   const auto home = std::to_string(home_.first_);
   const auto there = std::to_string(host.first_);
-  sh(nsenter + " -t " + home + " -n ip link add to-" + host.name_ +
-     " type veth peer name eth0 netns " + there);
-  sh(nsenter + " -t " + home + " -n sh -c 'ip link set to-" + host.name_ +
-     " master br0 && ip link set to-" + host.name_ + " up'");
-  sh(nsenter + " -t " + there + " -n sh -c 'ip addr add " + address +
-     "/24 dev eth0 && ip link set eth0 up'");
+  const auto own_end = "to-" + host.name_;
+  sh(nsenter + " -t " + home + " -n sh -c 'ip link add " + own_end +
+     " type veth peer name eth0 netns " + there + " && ip link set " + own_end +
+     " master br0 && ip link set " + own_end + " up' && " + nsenter + " -t " + there +
+     " -n sh -c 'ip addr add " + address + "/24 dev eth0 && ip link set eth0 up'");
 }
 
 test_hosts::test_hosts(const std::vector<std::string>& names) {
   const auto path = [this](const char* name) { return (folder_ / name).string(); };
-  for (const auto* key : {"host_key", "user_key"})
-    sh("ssh-keygen -q -t ed25519 -N '' -C '' -f " + path(key));
+  const auto make_key = [&path](const char* name) {
+    return "ssh-keygen -q -t ed25519 -N '' -C '' -f " + path(name);
+  };
+  sh(make_key("host_key") + " && " + make_key("user_key"));
   write(folder_ / "authorized_keys", bytes_of(folder_ / "user_key.pub"));
   write(folder_ / "sshd_config",
         "HostKey " + path("host_key") + "\nAuthorizedKeysFile " + path("authorized_keys") +
@@ -232,22 +247,28 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
   const std::string own_memory =
       "ip link set lo up && mount -t tmpfs tmpfs /dev/shm && " + own_devices;
   write(folder_ / "names-home", bytes_of("/etc/hosts"), fs::perms(0644));
-  home_ = start("home",
-                own_memory + "mount -t tmpfs tmpfs /run && mount --bind " + path("names-home") +
-                    " /etc/hosts && ip link add br0 type bridge && ip addr add " + subnet +
-                    "1/24 dev br0 && ip link set br0 up && echo is up && exec sleep infinity",
-                "is up");
-  home_.address_ = subnet + std::string("1");
-  std::string known;
+  const auto home =
+      begin("home",
+            own_memory + "mount -t tmpfs tmpfs /run && mount --bind " + path("names-home") +
+                " /etc/hosts && ip link add br0 type bridge && ip addr add " + subnet +
+                "1/24 dev br0 && ip link set br0 up && echo is up && exec sleep infinity",
+            "is up");
+  std::vector<starting> others;  // while home starts, and beside each other
   for (const auto& name : names) {
     write(folder_ / ("names-" + name), bytes_of("/etc/hosts"), fs::perms(0644));
-    auto host = start(name,
-                      own_memory +
-                          "mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && "
-                          "mount --bind " +
-                          path(("names-" + name).c_str()) + " /etc/hosts && exec " + sshd +
-                          " -D -e -f " + path("sshd_config"),
-                      "Server listening on 0.0.0.0");
+    others.push_back(begin(name,
+                           own_memory +
+                               "mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && "
+                               "mount --bind " +
+                               path(("names-" + name).c_str()) + " /etc/hosts && exec " + sshd +
+                               " -D -e -f " + path("sshd_config"),
+                           "Server listening on 0.0.0.0"));
+  }
+  home_ = await(home);
+  home_.address_ = subnet + std::string("1");
+  std::string known;
+  for (const auto& each : others) {
+    auto host = await(each);
     connect(host, subnet + std::to_string(hosts_.size() + 2));
     known += host.address() + " " + bytes_of(folder_ / "host_key.pub");
     hosts_.push_back(std::move(host));

@@ -112,7 +112,11 @@ class test_hosts {
   void write_names(const std::string& host, const std::string& text) const;
 
  private:
-  test_host start(const std::string& name, const std::string& script, const std::string& ready);
+  struct starting;
+  /// Begins a host, of which `ready` is a line as soon as it is up.
+  starting begin(const std::string& name, const std::string& script, const std::string& ready);
+  /// Waits until it is.
+  static test_host await(const starting& which);
   void connect(test_host& host, const std::string& address) const;
 
   scratch_folder folder_;
