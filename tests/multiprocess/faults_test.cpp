@@ -140,7 +140,7 @@ TEST_CASE("A stage that is stopped once its work is done is waited for, and that
   CHECK(memory.left().empty());
 }
 
-TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued") {
+TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued", "[untimed]") {
   for (const std::string link : {"shm", "tcp"}) {
     INFO(link);
     const scratch_folder folder;

@@ -130,7 +130,7 @@ TEST_CASE("SIGTERM in the middle of an evaluation has the weights on disk within
   }
 }
 
-TEST_CASE("A run saves before its last evaluation, which a signal abandons") {
+TEST_CASE("A run saves before its last evaluation, which a signal abandons", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   auto arguments = evaluating_run({"--save", file});
@@ -180,7 +180,8 @@ TEST_CASE("A second Ctrl-C while the weights are saved loses nothing") {
   check_children_ended_well(outcome, 2);
 }
 
-TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and saves") {
+TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and saves",
+          "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -201,7 +202,7 @@ TEST_CASE("A signal to all processes at once, as a job's end sends it, stops and
   }
 }
 
-TEST_CASE("A hangup leaves a run under nohup alone") {
+TEST_CASE("A hangup leaves a run under nohup alone", "[untimed]") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors", json = folder / "steps";
   const auto outcome =
