@@ -123,18 +123,20 @@ function(troupe_links_torch out)
   endwhile()
 endfunction()
 
-# troupe_precompiled_headers(NAME): a test program with LibTorch takes the headers that most of them
-# include from tests/precompiled.hpp, which is parsed once for all. Builds of single sources have
-# none, so that no source leans on it.
+# troupe_precompiled_headers(NAME [-O0]): a test program with LibTorch takes the headers that most of them
+# include from tests/precompiled.hpp, which is parsed once for all that are compiled in one way. Builds of
+# single sources have none, so that no source leans on it.
 function(troupe_precompiled_headers name)
-  if(NOT TARGET test_headers)
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
-    add_executable(test_headers ${PROJECT_BINARY_DIR}/test_headers.cpp)
-    target_link_libraries(test_headers PRIVATE torch::torch caf::core Catch2::Catch2)
-    troupe_test_options(test_headers)
-    target_precompile_headers(test_headers PRIVATE ${PROJECT_SOURCE_DIR}/tests/precompiled.hpp)
+  set(headers test_headers${ARGN})
+  if(NOT TARGET ${headers})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${headers}.cpp CONTENT "int main() {}\n")
+    add_executable(${headers} ${PROJECT_BINARY_DIR}/${headers}.cpp)
+    target_link_libraries(${headers} PRIVATE torch::torch caf::core Catch2::Catch2)
+    troupe_test_options(${headers})
+    target_compile_options(${headers} PRIVATE ${ARGN})
+    target_precompile_headers(${headers} PRIVATE ${PROJECT_SOURCE_DIR}/tests/precompiled.hpp)
   endif()
-  target_precompile_headers(${name} REUSE_FROM test_headers)
+  target_precompile_headers(${name} REUSE_FROM ${headers})
 endfunction()
 
 # troupe_source_tests(NAME SOURCES... PROPERTIES ...): a ctest test for each source with test cases, named
@@ -165,9 +167,10 @@ endfunction()
 # nothing is left two seconds after an end in order: they run last and beside others, so that no core waits
 # for the end of the rest. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
-# labelled `timed` hold clocks to less than a second and run alone.
+# labelled `timed` hold clocks to less than a second and run alone. LOGIC: compiled without optimisation, which
+# takes about half the time: they compute next to nothing, like those that start programs.
 function(troupe_test name)
-  cmake_parse_arguments(TEST "UNTIMED;PLAIN;TOGETHER" "" "ALONE;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "LOGIC;UNTIMED;PLAIN;TOGETHER" "" "ALONE;LINK;LABELS" ${ARGN})
   if(NOT TARGET test_main)
     set(tests ${PROJECT_SOURCE_DIR}/tests)
     add_library(test_main OBJECT ${tests}/assertion_thread.cpp ${tests}/test_main.cpp)
@@ -185,10 +188,17 @@ function(troupe_test name)
   endforeach()
   troupe_test_options(${name})
   troupe_links_torch(has_torch ${TEST_LINK})
+  if("test_programs" IN_LIST TEST_LINK OR "chaos_trials" IN_LIST TEST_LINK OR
+      ("multiprocess" IN_LIST TEST_LABELS AND NOT has_torch))
+    set(TEST_LOGIC TRUE)  # it starts programs and reads what they say
+  endif()
+  set(options "")
+  if(TEST_LOGIC AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    set(options -O0)
+  endif()
+  target_compile_options(${name} PRIVATE ${options})
   if(has_torch AND TROUPE_UNITY AND NOT TEST_PLAIN)
-    troupe_precompiled_headers(${name})
-  elseif(CMAKE_BUILD_TYPE STREQUAL "Release" AND "multiprocess" IN_LIST TEST_LABELS)
-    target_compile_options(${name} PRIVATE -O0)  # it starts programs and reads what they say
+    troupe_precompiled_headers(${name} ${options})
   endif()
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
