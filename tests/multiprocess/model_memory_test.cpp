@@ -264,8 +264,7 @@ TEST_CASE(
   const auto kept = recovering(recover);
   for (const auto& [name, peak] : kept.of_stage) {
     const double more = with_versions.at(name) - predicted.at(name);
-    CAPTURE(name, with_versions.at(name) / mib, more / mib, peak / mib,
-            seen.of_stage.at(name) / mib);
+    CAPTURE(name, predicted.at(name) / mib, more / mib, peak / mib, seen.of_stage.at(name) / mib);
     CHECK(more > predicted.at(name) / 2);
     CHECK(peak > seen.of_stage.at(name) + 0.35 * more);
     CHECK(peak < 1.15 * (nothing.of_stage.at(name) + with_versions.at(name)));
