@@ -98,7 +98,8 @@ TEST_CASE(
   CHECK(phases.size() >= 2);
 }
 
-TEST_CASE("A thread of its own that an actor is refused ends the run, which says what it was for") {
+TEST_CASE("A thread of its own that an actor is refused ends the run, which says what it was for",
+          "[untimed]") {
   bool is_said = false;
   std::string last_lines;
   for (const auto& each : chaos::count_calls(chaos::subject_of("pipeline-shm"), bound)) {
@@ -117,7 +118,8 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
   CHECK(is_said);
 }
 
-TEST_CASE("Another process is started where the one in the place of a lost stage cannot be") {
+TEST_CASE("Another process is started where the one in the place of a lost stage cannot be",
+          "[untimed]") {
   // Two stages and a replacement are started from one place, whose last call is for the latter.
   constexpr std::uint32_t starts = 3;
   for (const auto& each : chaos::count_calls(chaos::recovering_subject(), bound)) {
@@ -133,7 +135,8 @@ TEST_CASE("Another process is started where the one in the place of a lost stage
   FAIL("no call is made for the replacement of a stage");
 }
 
-TEST_CASE("Whichever call fails once of a run that loses its data with a stage, nothing hangs") {
+TEST_CASE("Whichever call fails once of a run that loses its data with a stage, nothing hangs",
+          "[untimed]") {
   const auto seed = some_seed();
   chaos::choices random(seed);
   const auto calls = chaos::count_calls(chaos::recovering_subject(), bound);
