@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <exception>
@@ -9,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <unordered_set>
 #include <utility>
@@ -22,12 +22,6 @@ namespace troupe::engine {
 namespace {
 
 using by_name = std::map<std::string, at::Tensor>;
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::ostringstream text;
-  text << shape;
-  return text.str();
-}
 
 // The layers' own tensors, parameters before buffers.
 std::vector<named_tensor> own_weights(const model& layers) {
@@ -98,7 +92,7 @@ at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
 } catch (c10::OutOfMemoryError&) {
   throw;  // says what was wanted, to whoever knows the stage and its action
 } catch (const std::exception& problem) {
-  throw std::runtime_error(which.name() + " with an input of " + shape_text(input.sizes()) + ": " +
+  throw std::runtime_error(which.name() + " with an input of " + c10::str(input.sizes()) + ": " +
                            reason_of(problem));
 }
 
@@ -111,8 +105,8 @@ std::vector<named_tensor> collect_weights(const model& layers) {
 result<void> check_weight(const named_tensor& own, at::IntArrayRef shape, at::ScalarType type) {
   const auto& [name, tensor] = own;
   if (tensor.sizes() != shape)
-    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(shape) +
-                                    ", but the model expects " + shape_text(tensor.sizes()));
+    return fail(errc::bad_data, "weight '" + name + "' has shape " + c10::str(shape) +
+                                    ", but the model expects " + c10::str(tensor.sizes()));
   if (tensor.is_floating_point() != c10::isFloatingType(type))
     return fail(errc::bad_data, "weight '" + name + "' is of type " + c10::toString(type) +
                                     ", but the model expects " +
@@ -128,7 +122,7 @@ result<void> load_weights(const model& layers, const std::vector<named_tensor>& 
     const auto found = given->find(name);
     if (found == given->end())
       return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
-                                      shape_text(tensor.sizes()));
+                                      c10::str(tensor.sizes()));
     if (auto checked =
             check_weight({name, tensor}, found->second.sizes(), found->second.scalar_type());
         !checked)
