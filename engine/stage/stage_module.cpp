@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -21,9 +20,10 @@ stage_module::stage_module(model layers, stage_options options)
     : layers_(std::move(layers)),
       options_(std::move(options)),
       parameters_(engine::parameters(layers_)),
+      buffers_(engine::buffers(layers_)),
       gradients_(1, gradient_sum(parameters_.size())),
       ties_(engine::ties(layers_)),
-      statistics_(engine::buffers(layers_)),
+      statistics_(buffers_),
       weights_(
           [this](const step_key& step, microbatch_id microbatch, const weight_task& task,
                  at::Tensor gradient) {
@@ -34,8 +34,6 @@ stage_module::stage_module(model layers, stage_options options)
   if (!options_.streams) options_.streams = std::make_shared<device_streams>(options_.device);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
-  for (const auto& layer : layers_)
-    std::ranges::move(layer->buffers(), std::back_inserter(buffers_));
 }
 
 at::Tensor stage_module::prepare(const at::Tensor& input) const {
@@ -92,9 +90,8 @@ void stage_module::end(const step_key& step, bool keep) {
   statistics_.forget(step);
   if (!begun || keep) return;
   const at::NoGradGuard no_grad;
-  const auto own = buffers(layers_);
   for (std::size_t i = 0; i < begun.mapped().buffers.size(); ++i)
-    own[i].tensor.detach().copy_(begun.mapped().buffers[i]);
+    buffers_[i].tensor.detach().copy_(begun.mapped().buffers[i]);
 }
 
 forward_pass stage_module::pass_of(const step_key& step, microbatch_id microbatch) {
@@ -109,7 +106,7 @@ void stage_module::copy_buffers_of(const step_key& step) {
   const auto found = begun_.find(step);
   if (found == begun_.end() || !found->second.terms.reversible || !found->second.buffers.empty())
     return;
-  for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
+  for (const auto& each : buffers_) found->second.buffers.push_back(each.tensor.clone());
 }
 
 void stage_module::fold_statistics(const step_key& step,
