@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
-#include <unordered_set>
 #include <utility>
 
 #include "engine/base/torch_error.hpp"
@@ -21,8 +19,6 @@ namespace troupe::engine {
 
 namespace {
 
-using by_name = std::map<std::string, at::Tensor>;
-
 // The layers' own tensors, parameters before buffers.
 std::vector<named_tensor> own_weights(const model& layers) {
   std::vector<named_tensor> all;
@@ -30,20 +26,6 @@ std::vector<named_tensor> own_weights(const model& layers) {
     for (auto part : {each->parameters(), each->buffers()})
       std::ranges::move(part, std::back_inserter(all));
   return all;
-}
-
-result<by_name> index_weights(const std::vector<named_tensor>& tensors,
-                              const std::vector<named_tensor>& own) {
-  std::unordered_set<std::string> allowed;
-  for (const auto& each : own) allowed.insert(each.name);
-  by_name given;
-  for (const auto& [name, tensor] : tensors) {
-    if (!allowed.contains(name))
-      return fail(errc::bad_data, "weight '" + name + "' belongs to no layer of the model");
-    if (!given.emplace(name, tensor).second)
-      return fail(errc::bad_data, "weight '" + name + "' is given twice");
-  }
-  return given;
 }
 
 }  // namespace
@@ -111,29 +93,6 @@ result<void> check_weight(const named_tensor& own, at::IntArrayRef shape, at::Sc
     return fail(errc::bad_data, "weight '" + name + "' is of type " + c10::toString(type) +
                                     ", but the model expects " +
                                     c10::toString(tensor.scalar_type()));
-  return {};
-}
-
-result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
-  auto own = own_weights(layers);
-  const auto given = index_weights(tensors, own);
-  if (!given) return tl::unexpected(given.error());
-  for (const auto& [name, tensor] : own) {
-    const auto found = given->find(name);
-    if (found == given->end())
-      return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
-                                      c10::str(tensor.sizes()));
-    if (auto checked =
-            check_weight({name, tensor}, found->second.sizes(), found->second.scalar_type());
-        !checked)
-      return checked;
-  }
-  try {
-    const c10::NoGradGuard no_grad;
-    for (auto& [name, tensor] : own) tensor.copy_(given->at(name));
-  } catch (const std::exception& caught) {
-    return fail(errc::handler_failed, "copying weights failed: " + reason_of(caught));
-  }
   return {};
 }
 
