@@ -55,9 +55,12 @@ at::Tensor stage_module::run_layers(at::Tensor x, bool training) const {
 }
 
 // Operators may return a parameter itself, and statistics are updated in place.
-void stage_module::leave_out_weights(watched_storages& made) const {
+watched_storages stage_module::made_under(std::optional<storage_watch>& watch) const {
+  auto made = watch->take();
+  watch.reset();
   for (const auto& parameter : parameters_) made.leave_out(parameter.tensor);
   for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
+  return made;
 }
 
 void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take,
@@ -148,9 +151,7 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
     outcome.activation = output.detach();
   }
   if (!training) return outcome;
-  auto made = watch->take();
-  watch.reset();
-  leave_out_weights(made);
+  auto made = made_under(watch);
   made.leave_out(input);
   made.leave_out(labels);
   for (const auto& each : fresh) made.leave_out(each.value);
@@ -216,9 +217,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
                                          /*retain_graph=*/false, /*create_graph=*/false,
                                          /*allow_unused=*/true);
-  auto made = watch->take();
-  watch.reset();
-  leave_out_weights(made);
+  auto made = made_under(watch);
   made.leave_out(gradient);
   for (const auto& each : seeds) made.leave_out(each);
   for (const auto& each : gradients) made.leave_out(each);  // for the sums and the slice before
