@@ -21,10 +21,6 @@ constexpr std::size_t most_compared = 128;  // cuts of stages with several slice
 
 using cut_list = std::vector<std::size_t>;
 
-double images_each(const planning& how, std::uint32_t microbatches) {
-  return static_cast<double>(how.batch_size) / microbatches;
-}
-
 /// One step: its plan, and what the slices of the model cost in it.
 struct step_model {
   plan steps;
@@ -35,7 +31,8 @@ result<step_model> model_step(const cost_model& costs, const planning& how,
                               std::uint32_t microbatches) {
   auto steps = plan_step(how.schedule, how.stages, microbatches);
   if (!steps) return tl::unexpected(steps.error());
-  stage_costs made(costs.at(images_each(how, microbatches)), how, *steps);
+  const double samples = static_cast<double>(how.batch_size) / microbatches;
+  stage_costs made(costs.at(samples), how, *steps);
   return step_model{std::move(*steps), std::move(made)};
 }
 
@@ -67,16 +64,11 @@ std::vector<layer_range> slices_of(std::uint32_t stage, const model_layout& layo
   return slices;
 }
 
-double memory_of(std::uint32_t stage, const stage_costs& costs,
-                 const std::vector<layer_range>& all) {
-  return costs.capped_bytes(stage, slices_of(stage, costs.layout(), all));
-}
-
 double largest_memory(const stage_costs& costs, const cut_list& cuts) {
   const auto all = slices_between(cuts, costs.layers());
   double largest = 0;
   for (std::uint32_t stage = 0; stage < costs.layout().stages; ++stage)
-    largest = std::max(largest, memory_of(stage, costs, all));
+    largest = std::max(largest, costs.capped_bytes(stage, slices_of(stage, costs.layout(), all)));
   return largest;
 }
 
