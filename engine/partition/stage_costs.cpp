@@ -124,11 +124,11 @@ stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_rang
     each_there[chunk] = each[chunk] + inputs;
     ahead += inputs * how_.credits;
   }
-  const double kept = parameters * (1 + how_.optimizer_copies);  // whatever the step is at
-  const bool by_host = how_.bytes_per_s > 0;                     // tensors go to other processes
-  return {.on_cpu = kept + parameters * gradient_copies_ + copies + most_held(stage, each) + again +
-                    waiting,
-          .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
+  const double lasting = parameters * (1 + how_.optimizer_copies);  // whatever the step is at
+  const bool by_host = how_.bytes_per_s > 0;                        // tensors go to other processes
+  return {.on_cpu = lasting + parameters * gradient_copies_ + copies + most_held(stage, each) +
+                    again + waiting,
+          .on_device = lasting + parameters + passing_bytes(slices) + most_held(stage, each_there) +
                        again + waiting + ahead,
           .beside_device = std::max(parameters, by_host ? waiting : 0),
           .by_nccl = stage < how_.nccl_bytes.size() ? how_.nccl_bytes[stage] : 0};
