@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
-#include <stdexcept>
 
 #include "optimizers/arguments.hpp"
 #include "optimizers/options.hpp"
@@ -333,19 +332,6 @@ result<void> run_step(const algorithm& from, simd level, std::vector<at::Tensor>
 }
 
 }  // namespace
-
-void update::run_tensors(tensor_list&, const tensor_list&, std::span<tensor_list>, param_numbers&) {
-  throw std::logic_error("this algorithm is written for floats");
-}
-
-bool update::wants_operators(const at::Tensor&, const at::Tensor&,
-                             std::span<at::Tensor* const>) const {
-  return false;
-}
-
-void update::run_operators(at::Tensor&, const at::Tensor&, std::span<at::Tensor* const>) {
-  throw std::logic_error("this algorithm has no form in operators");
-}
 
 optimizer make_optimizer(algorithm from, simd level) {
   const auto shared = std::make_shared<const algorithm>(std::move(from));

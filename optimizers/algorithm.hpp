@@ -60,26 +60,25 @@ class update {
 
   /// Whether `run_tensors` is implemented: the same arithmetic with ATen's operators, for elements
   /// on a device.
-  [[nodiscard]] virtual bool has_tensors() const { return false; }
+  [[nodiscard]] virtual bool has_tensors() const = 0;
   /// Whether that writes such a parameter in place and makes no other tensors of its size, so that
   /// any number of them may be updated at once.
-  [[nodiscard]] virtual bool is_in_place(const at::Tensor& /*param*/) const { return false; }
+  [[nodiscard]] virtual bool is_in_place(const at::Tensor& param) const = 0;
   /// Whether it does that by one kernel, if all parameters are such.
-  [[nodiscard]] virtual bool is_fused(const at::Tensor& /*param*/) const { return false; }
+  [[nodiscard]] virtual bool is_fused(const at::Tensor& param) const = 0;
   /// For parameters of one type, f32 or f64, on one device that is not the CPU, with the same
   /// numbers: `params` and each list of `kept` (empty where not used) then hold new tensors with
-  /// the new values, or the same ones, which then were written. Throws std::logic_error without
-  /// `has_tensors`.
+  /// the new values, or the same ones, which then were written. Only with `has_tensors`.
   virtual void run_tensors(tensor_list& params, const tensor_list& gradients,
-                           std::span<tensor_list> kept, param_numbers& numbers);
+                           std::span<tensor_list> kept, param_numbers& numbers) = 0;
 
   /// Whether the algorithm updates this parameter with ATen's operators instead. `kept`: its tensor
   /// slots, null where not used, undefined at first.
   [[nodiscard]] virtual bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
-                                             std::span<at::Tensor* const> kept) const;
+                                             std::span<at::Tensor* const> kept) const = 0;
   /// Does so, in place.
   virtual void run_operators(at::Tensor& param, const at::Tensor& gradient,
-                             std::span<at::Tensor* const> kept);
+                             std::span<at::Tensor* const> kept) = 0;
 };
 
 /// The parts of an optimizer; `make_optimizer` adds the rest: checks, layouts, versions, and the
@@ -154,11 +153,9 @@ class sweeping_update final : public update {
           if (!slot.empty()) slot = all_laid_out_as(params, std::move(slot));
         return method_.run_fused(params, all_laid_out_as(params, gradients), kept, numbers);
       }
-    if constexpr (floats_only<Method>)
-      update::run_tensors(params, gradients, kept, numbers);
-    else if constexpr (requires { method_.run_tensors(params, gradients, kept, numbers); })
+    if constexpr (requires { method_.run_tensors(params, gradients, kept, numbers); })
       method_.run_tensors(params, gradients, kept, numbers);
-    else
+    else if constexpr (!floats_only<Method>)
       method_.template with<operand>(numbers, [&](const auto& element) {
         constexpr auto slots = std::remove_cvref_t<decltype(element)>::uses.size();
         run_element(element, params, gradients, kept, std::make_index_sequence<slots>());
@@ -170,13 +167,13 @@ class sweeping_update final : public update {
     if constexpr (requires { method_.is_in_place(); })
       return method_.is_in_place();
     else
-      return update::is_in_place(param);
+      return false;
   }
   bool is_fused(const at::Tensor& param) const override {
     if constexpr (requires { method_.is_fused(param); })
       return method_.is_fused(param);
     else
-      return update::is_fused(param);
+      return false;
   }
 
   bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
@@ -184,14 +181,12 @@ class sweeping_update final : public update {
     if constexpr (requires { method_.wants_operators(param, gradient, kept); })
       return method_.wants_operators(param, gradient, kept);
     else
-      return update::wants_operators(param, gradient, kept);
+      return false;
   }
   void run_operators(at::Tensor& param, const at::Tensor& gradient,
                      std::span<at::Tensor* const> kept) override {
     if constexpr (requires { method_.run_operators(param, gradient, kept); })
       method_.run_operators(param, gradient, kept);
-    else
-      update::run_operators(param, gradient, kept);
   }
 
  private:

@@ -1,17 +1,11 @@
 #include "optimizers/arguments.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
-#include <sstream>
 
 namespace troupe::optimizers {
 namespace {
-
-template <class Value>
-std::string text(const Value& value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
 
 /// Whether two tensors agree in what `misfit` compares.
 bool fits(const at::Tensor& param, const at::Tensor& other) {
@@ -28,10 +22,10 @@ tl::unexpected<error> misfit(const std::string& where, const at::Tensor& param,
                 where + " has " + property + " " + ours + ", but " + what + " has " + theirs);
   };
   if (param.sizes() != other.sizes())
-    return differ("shape", text(param.sizes()), text(other.sizes()));
+    return differ("shape", c10::str(param.sizes()), c10::str(other.sizes()));
   if (param.scalar_type() != other.scalar_type())
-    return differ("dtype", text(param.scalar_type()), text(other.scalar_type()));
-  return differ("device", text(param.device()), text(other.device()));
+    return differ("dtype", c10::str(param.scalar_type()), c10::str(other.scalar_type()));
+  return differ("device", c10::str(param.device()), c10::str(other.device()));
 }
 
 bool is_number(const at::Tensor& tensor) {
@@ -63,7 +57,7 @@ result<void> check_gradients(const std::string& optimizer, const std::vector<at:
       return fail(errc::bad_config, parameter(optimizer, i, names) + " is undefined");
     if (!params[i].is_floating_point())
       return fail(errc::bad_config, parameter(optimizer, i, names) + " has dtype " +
-                                        text(params[i].scalar_type()) +
+                                        c10::str(params[i].scalar_type()) +
                                         ", which is not floating point");
     if (const at::Tensor* gradient = given(gradients[i]); gradient && !fits(params[i], *gradient))
       return misfit(parameter(optimizer, i, names), params[i], "its gradient", *gradient);
@@ -90,8 +84,8 @@ result<void> check_state(const std::string& optimizer, const std::vector<at::Ten
       if (is_scalar && !is_number(each))
         return fail(errc::bad_config, parameter(optimizer, i) + ": its " + slot +
                                           " must be a single f64 on the CPU, and has shape " +
-                                          text(each.sizes()) + " and dtype " +
-                                          text(each.scalar_type()));
+                                          c10::str(each.sizes()) + " and dtype " +
+                                          c10::str(each.scalar_type()));
       if (!is_scalar && !fits(params[i], each))
         return misfit(parameter(optimizer, i), params[i], "its " + slot, each);
     }

@@ -1,22 +1,19 @@
 #include "optimizers/options.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <ranges>
 
 namespace troupe::optimizers {
 namespace {
 
-std::string names_of(const options& values) {
-  std::string names;
-  for (const auto& [name, value] : values) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
 tl::unexpected<error> unknown(const std::string& optimizer, const std::string& option,
                               const options& known) {
   return fail(errc::bad_config, "optimizer '" + optimizer + "' has no option '" + option +
-                                    "'; its options: " + names_of(known));
+                                    "'; its options: " + c10::Join(", ", std::views::keys(known)));
 }
 
 tl::unexpected<error> out_of_range(const std::string& optimizer, const option_rule& rule,
@@ -45,11 +42,7 @@ std::string to_text(double value) {
 
 std::string range_of(const option_rule& rule) {
   if (rule.is_flag) return "0 or 1";
-  if (!rule.words.empty()) {
-    std::string words;
-    for (const auto word : rule.words) words += (words.empty() ? "" : " or ") + std::string(word);
-    return words;
-  }
+  if (!rule.words.empty()) return c10::Join(" or ", rule.words);
   const bool below = rule.least <= -largest_option, above = rule.most >= largest_option;
   if (below && above) return "any finite f32";
   return std::string(rule.above_least ? "above " : "from ") + to_text(rule.least) +

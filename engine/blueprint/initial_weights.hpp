@@ -31,8 +31,6 @@ class initial_weights {
   /// Layers of the model. Errors: bad_config too, when the range is empty or not inside the model.
   [[nodiscard]] result<model> make(layer_range which);
 
-  [[nodiscard]] const model_blueprint& blueprint() const noexcept { return blueprint_; }
-
  private:
   /// A generator that goes through all layers, and how it was before each that it has reached.
   struct passage {

@@ -22,36 +22,25 @@ constexpr std::int64_t mnist_channels = 3;
 constexpr std::array<channel_scale, 1> mnist_scale{channel_scale::normalising(0.2860F, 0.3530F)};
 constexpr std::int64_t class_count = 10;
 
-// A file read through zlib, which hands out what is not gzipped as it is.
-class gzip_file {
- public:
-  explicit gzip_file(const std::filesystem::path& file) : handle_(gzopen(file.c_str(), "rbe")) {
-    if (handle_ != nullptr) gzbuffer(handle_, 1 << 17);
-  }
-  gzip_file(const gzip_file&) = delete;
-  gzip_file& operator=(const gzip_file&) = delete;
-  ~gzip_file() {
-    if (handle_ != nullptr) gzclose(handle_);
-  }
-
-  [[nodiscard]] bool is_open() const { return handle_ != nullptr; }
-
-  /// Bytes read, fewer only at the end or before damage.
-  [[nodiscard]] std::size_t read(std::span<std::uint8_t> to) {
-    return gzfread(to.data(), 1, to.size(), handle_);
-  }
-
-  /// Empty where no damage was met so far.
-  [[nodiscard]] std::string damage() const {
-    int code = Z_OK;
-    const char* text = gzerror(handle_, &code);
-    if (code == Z_OK || code == Z_STREAM_END) return "";
-    return code == Z_BUF_ERROR ? "the gzip data end early" : text;
-  }
-
- private:
-  gzFile handle_;
+struct gzip_end {
+  void operator()(gzFile file) const { gzclose(file); }
 };
+
+// A file read through zlib, which hands out what is not gzipped as it is.
+using gzip_file = std::unique_ptr<gzFile_s, gzip_end>;
+
+// Bytes read, fewer only at the end or before damage.
+std::size_t read_some(const gzip_file& from, std::span<std::uint8_t> to) {
+  return gzfread(to.data(), 1, to.size(), from.get());
+}
+
+// Empty where no damage was met so far.
+std::string damage_of(const gzip_file& from) {
+  int code = Z_OK;
+  const char* text = gzerror(from.get(), &code);
+  if (code == Z_OK || code == Z_STREAM_END) return "";
+  return code == Z_BUF_ERROR ? "the gzip data end early" : text;
+}
 
 struct idx_array {
   std::uint32_t count = 0;
@@ -59,26 +48,26 @@ struct idx_array {
 };
 
 tl::unexpected<error> truncated(const std::filesystem::path& file, const gzip_file& from) {
-  const auto damage = from.damage();
+  const auto damage = damage_of(from);
   return bad_file(file, damage.empty() ? "is truncated" : "is damaged: " + damage);
 }
 
 // `inner` are the sizes that must follow the count.
 result<idx_array> read_idx(const std::filesystem::path& file,
                            std::span<const std::uint32_t> inner) {
-  gzip_file from(file);
-  if (!from.is_open())
-    return bad_file(file, "cannot be opened: " + std::generic_category().message(errno));
+  const gzip_file from(gzopen(file.c_str(), "rbe"));
+  if (!from) return bad_file(file, "cannot be opened: " + std::generic_category().message(errno));
+  gzbuffer(from.get(), 1 << 17);
   std::vector<std::uint8_t> head(idx_header_bytes(inner.size()));
-  if (from.read(head) != head.size()) return truncated(file, from);
+  if (read_some(from, head) != head.size()) return truncated(file, from);
   const auto header = parse_idx_header(std::as_bytes(std::span(head)), inner);
   if (!header) return bad_file(file, header.error());
   const std::size_t bytes = header->bytes;
   idx_array array;
   array.count = header->count;
   array.bytes.resize(bytes + 1);  // one more than there should be: reading it checks the checksum
-  const auto read = from.read(array.bytes);
-  if (read < bytes || !from.damage().empty()) return truncated(file, from);
+  const auto read = read_some(from, array.bytes);
+  if (read < bytes || !damage_of(from).empty()) return truncated(file, from);
   if (read > bytes) return bad_file(file, "holds more than its header says");
   array.bytes.pop_back();
   return array;

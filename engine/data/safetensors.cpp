@@ -1,5 +1,7 @@
 #include "engine/state/safetensors.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -21,9 +23,7 @@ struct pair_of_tensors {
 };
 
 std::string shape_text(const at::Tensor& tensor) {
-  std::string text;
-  for (const auto size : tensor.sizes()) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "] " + c10::toString(tensor.scalar_type());
+  return c10::str(tensor.sizes(), " ", tensor.scalar_type());
 }
 
 result<void> check_labels(const at::Tensor& labels, const std::string& name) {

@@ -2,16 +2,14 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <stdexcept>
-#include <unordered_set>
 #include <utility>
 
 #include "engine/base/torch_error.hpp"
@@ -21,14 +19,6 @@ namespace troupe::engine {
 
 namespace {
 
-using by_name = std::map<std::string, at::Tensor>;
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::ostringstream text;
-  text << shape;
-  return text.str();
-}
-
 // The layers' own tensors, parameters before buffers.
 std::vector<named_tensor> own_weights(const model& layers) {
   std::vector<named_tensor> all;
@@ -36,20 +26,6 @@ std::vector<named_tensor> own_weights(const model& layers) {
     for (auto part : {each->parameters(), each->buffers()})
       std::ranges::move(part, std::back_inserter(all));
   return all;
-}
-
-result<by_name> index_weights(const std::vector<named_tensor>& tensors,
-                              const std::vector<named_tensor>& own) {
-  std::unordered_set<std::string> allowed;
-  for (const auto& each : own) allowed.insert(each.name);
-  by_name given;
-  for (const auto& [name, tensor] : tensors) {
-    if (!allowed.contains(name))
-      return fail(errc::bad_data, "weight '" + name + "' belongs to no layer of the model");
-    if (!given.emplace(name, tensor).second)
-      return fail(errc::bad_data, "weight '" + name + "' is given twice");
-  }
-  return given;
 }
 
 }  // namespace
@@ -98,7 +74,7 @@ at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
 } catch (c10::OutOfMemoryError&) {
   throw;  // says what was wanted, to whoever knows the stage and its action
 } catch (const std::exception& problem) {
-  throw std::runtime_error(which.name() + " with an input of " + shape_text(input.sizes()) + ": " +
+  throw std::runtime_error(which.name() + " with an input of " + c10::str(input.sizes()) + ": " +
                            reason_of(problem));
 }
 
@@ -111,35 +87,12 @@ std::vector<named_tensor> collect_weights(const model& layers) {
 result<void> check_weight(const named_tensor& own, at::IntArrayRef shape, at::ScalarType type) {
   const auto& [name, tensor] = own;
   if (tensor.sizes() != shape)
-    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(shape) +
-                                    ", but the model expects " + shape_text(tensor.sizes()));
+    return fail(errc::bad_data, "weight '" + name + "' has shape " + c10::str(shape) +
+                                    ", but the model expects " + c10::str(tensor.sizes()));
   if (tensor.is_floating_point() != c10::isFloatingType(type))
     return fail(errc::bad_data, "weight '" + name + "' is of type " + c10::toString(type) +
                                     ", but the model expects " +
                                     c10::toString(tensor.scalar_type()));
-  return {};
-}
-
-result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
-  auto own = own_weights(layers);
-  const auto given = index_weights(tensors, own);
-  if (!given) return tl::unexpected(given.error());
-  for (const auto& [name, tensor] : own) {
-    const auto found = given->find(name);
-    if (found == given->end())
-      return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
-                                      shape_text(tensor.sizes()));
-    if (auto checked =
-            check_weight({name, tensor}, found->second.sizes(), found->second.scalar_type());
-        !checked)
-      return checked;
-  }
-  try {
-    const c10::NoGradGuard no_grad;
-    for (auto& [name, tensor] : own) tensor.copy_(given->at(name));
-  } catch (const std::exception& caught) {
-    return fail(errc::handler_failed, "copying weights failed: " + reason_of(caught));
-  }
   return {};
 }
 

@@ -39,13 +39,6 @@ namespace troupe::engine {
 [[nodiscard]] result<void> check_weight(const named_tensor& own, at::IntArrayRef shape,
                                         at::ScalarType type);
 
-/// Copies tensors by name into the model, whose parameters keep their dtype, device and layout.
-/// After an error the model is unchanged. Errors: bad_data naming a tensor that is missing,
-/// unknown, given twice or of another shape (expected and given), or that has integers where the
-/// model has floats or the reverse.
-[[nodiscard]] result<void> load_weights(const model& layers,
-                                        const std::vector<named_tensor>& tensors);
-
 /// Moves every parameter and buffer to a device, in its present layout. To be called before
 /// anything else has handles of what autograd records. Does nothing if the device is the CPU.
 void to_device(const model& layers, c10::Device device);

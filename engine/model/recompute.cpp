@@ -1,6 +1,7 @@
 #include "engine/model/recompute.hpp"
 
 #include <ATen/core/ivalue.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -76,15 +77,6 @@ struct recompute_function : torch::autograd::Function<recompute_function> {
   }
 };
 
-tl::unexpected<error> names_none(const std::string& name,
-                                 const std::vector<std::string>& layer_names) {
-  std::string known;
-  for (const auto& each : layer_names) known += (known.empty() ? "" : ", ") + each;
-  return fail(
-      errc::bad_config,
-      "recompute '" + name + "' names no layer; allowed are the layers and their groups: " + known);
-}
-
 }  // namespace
 
 result<std::vector<bool>> recomputed_layers(const std::vector<std::string>& layer_names,
@@ -97,7 +89,11 @@ result<std::vector<bool>> recomputed_layers(const std::vector<std::string>& laye
       chosen[i] = chosen[i] || meant;
       found = found || meant;
     }
-    if (!found) return names_none(name, layer_names);
+    if (!found)
+      return fail(errc::bad_config, "recompute '" + name +
+                                        "' names no layer; allowed are the layers and their "
+                                        "groups: " +
+                                        c10::Join(", ", layer_names));
   }
   return chosen;
 }

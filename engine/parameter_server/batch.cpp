@@ -8,10 +8,6 @@
 namespace troupe::engine {
 namespace {
 
-std::int64_t elements_of(const parameter_entry& entry) {
-  return c10::multiply_integers(entry.shape);
-}
-
 /// Elements of `of`, which is in one piece, from `begin` on. Cheaper than a view by operators, and
 /// apart from autograd.
 at::Tensor part_of(const at::Tensor& of, std::int64_t begin, at::IntArrayRef shape) {
@@ -35,7 +31,7 @@ result<void> check_packed(const tensor_batch& batch,
   for (const auto index : batch.packed) {
     if (index >= directory.size())
       return tl::unexpected(no_such_parameter(index, directory.size()));
-    wanted += elements_of(directory[index]);
+    wanted += c10::multiply_integers(directory[index].shape);
   }
   const auto& values = batch.values;
   if (!values.defined() && batch.packed.empty()) return {};

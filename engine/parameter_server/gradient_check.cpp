@@ -1,17 +1,12 @@
 #include "engine/parameter_server/gradient_check.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <cstdint>
-#include <sstream>
 #include <string>
 
 namespace troupe::engine {
 namespace {
-
-std::string text_of(at::IntArrayRef shape) {
-  std::ostringstream out;
-  out << shape;
-  return out.str();
-}
 
 at::ScalarType dtype_of(const parameter_entry& entry) {
   return static_cast<at::ScalarType>(entry.dtype);
@@ -51,8 +46,8 @@ result<void> check_gradient(const parameter_entry& entry, const tensor_batch::en
     shape.front() = gradient.values.size(0);
   if (gradient.values.sizes() != at::IntArrayRef(shape))
     return fail(errc::bad_data, "the gradient of '" + entry.name + "' has shape " +
-                                    text_of(gradient.values.sizes()) + ", and the parameter " +
-                                    text_of(entry.shape));
+                                    c10::str(gradient.values.sizes()) + ", and the parameter " +
+                                    c10::str(at::IntArrayRef(entry.shape)));
   if (auto good = check_dtype(entry, gradient.values.scalar_type()); !good) return good;
   return gradient.rows.defined() ? check_rows(entry, gradient) : result<void>();
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "messages/base/near_miss.hpp"
 
@@ -64,22 +65,9 @@ result<void> check_costs(const std::vector<double>& costs) {
 
 // The best way to run the first `end` layers in some number of stages.
 struct best_cut {
-  double slowest = std::numeric_limits<double>::infinity();
+  double worst = std::numeric_limits<double>::infinity();
   std::size_t last_begin = 0;  // first layer of the last stage
 };
-
-// Given the best ways with one stage less, the best ways with one more stage. `sums[i]` is the cost
-// of the first i layers.
-std::vector<best_cut> add_stage(const std::vector<best_cut>& before,
-                                const std::vector<double>& sums) {
-  std::vector<best_cut> after(before.size());
-  for (std::size_t end = 1; end < before.size(); ++end)
-    for (std::size_t begin = 0; begin < end; ++begin) {
-      const double slowest = std::max(before[begin].slowest, sums[end] - sums[begin]);
-      if (std::isfinite(slowest) && slowest <= after[end].slowest) after[end] = {slowest, begin};
-    }
-  return after;
-}
 
 }  // namespace
 
@@ -123,15 +111,30 @@ result<void> check_stages(std::size_t layers, std::size_t stages, std::size_t ch
 result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs, std::size_t stages) {
   if (auto fits = check_stages(costs.size(), stages); !fits) return tl::unexpected(fits.error());
   if (auto sound = check_costs(costs); !sound) return tl::unexpected(sound.error());
-  std::vector<double> sums(costs.size() + 1, 0);
+  std::vector<double> sums(costs.size() + 1, 0);  // of the first layers
   for (std::size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
+  return *minimax_cuts(stages, costs.size(), [&](std::size_t, std::size_t first, std::size_t last) {
+    return sums[last] - sums[first];
+  });
+}
 
-  std::vector<std::vector<best_cut>> best(1, std::vector<best_cut>(sums.size()));
-  best[0][0].slowest = 0;  // no layer needs no stage
-  for (std::size_t i = 0; i < stages; ++i) best.push_back(add_stage(best.back(), sums));
-
+std::optional<std::vector<std::size_t>> minimax_cuts(std::size_t stages, std::size_t layers,
+                                                     const cut_cost& cost) {
+  std::vector<std::vector<best_cut>> best(1, std::vector<best_cut>(layers + 1));
+  best[0][0].worst = 0;  // no layer needs no stage
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    std::vector<best_cut> after(layers + 1);
+    for (std::size_t end = stage + 1; end + (stages - stage - 1) <= layers; ++end)
+      for (std::size_t begin = stage; begin < end; ++begin) {
+        if (!std::isfinite(best[stage][begin].worst)) continue;
+        const double worst = std::max(best[stage][begin].worst, cost(stage, begin, end));
+        if (std::isfinite(worst) && worst <= after[end].worst) after[end] = {worst, begin};
+      }
+    best.push_back(std::move(after));
+  }
+  if (!std::isfinite(best[stages][layers].worst)) return std::nullopt;
   std::vector<std::size_t> cuts(stages - 1);
-  std::size_t end = costs.size();
+  std::size_t end = layers;
   for (std::size_t stage = stages - 1; stage > 0; --stage)
     end = cuts[stage - 1] = best[stage + 1][end].last_begin;
   return cuts;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,5 +32,14 @@ namespace troupe::engine {
 /// number from 0 up.
 [[nodiscard]] result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs,
                                                          std::size_t stages);
+
+/// Seconds or bytes of a stage with the layers [first, last); infinity: it cannot have them.
+using cut_cost = std::function<double(std::size_t stage, std::size_t first, std::size_t last)>;
+
+/// Cuts that make the largest cost of a stage as small as can be, the latest of equal ones; nullopt
+/// where every cut costs infinity. Time: stages * layers^2.
+[[nodiscard]] std::optional<std::vector<std::size_t>> minimax_cuts(std::size_t stages,
+                                                                   std::size_t layers,
+                                                                   const cut_cost& cost);
 
 }  // namespace troupe::engine

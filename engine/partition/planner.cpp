@@ -21,40 +21,6 @@ constexpr std::size_t most_compared = 128;  // cuts of stages with several slice
 
 using cut_list = std::vector<std::size_t>;
 
-/// The best way to run the first `end` layers in some number of stages.
-struct least_worst_cut {
-  double worst = infinite;
-  std::size_t last_begin = 0;
-};
-
-/// Cuts that make the largest `cost(stage, first, last)` as small as can be; nullopt where every
-/// cut costs infinity.
-template <class Cost>
-std::optional<std::vector<std::size_t>> minimax(std::size_t stages, std::size_t layers, Cost cost) {
-  std::vector<std::vector<least_worst_cut>> best(1, std::vector<least_worst_cut>(layers + 1));
-  best[0][0].worst = 0;
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    std::vector<least_worst_cut> after(layers + 1);
-    for (std::size_t end = stage + 1; end + (stages - stage - 1) <= layers; ++end)
-      for (std::size_t begin = stage; begin < end; ++begin) {
-        if (best[stage][begin].worst == infinite) continue;
-        const double worst = std::max(best[stage][begin].worst, cost(stage, begin, end));
-        if (worst != infinite && worst <= after[end].worst) after[end] = {worst, begin};
-      }
-    best.push_back(std::move(after));
-  }
-  if (best[stages][layers].worst == infinite) return std::nullopt;
-  std::vector<std::size_t> cuts(stages - 1);
-  std::size_t end = layers;
-  for (std::size_t stage = stages - 1; stage > 0; --stage)
-    end = cuts[stage - 1] = best[stage + 1][end].last_begin;
-  return cuts;
-}
-
-double images_each(const planning& how, std::uint32_t microbatches) {
-  return static_cast<double>(how.batch_size) / microbatches;
-}
-
 /// One step: its plan, and what the slices of the model cost in it.
 struct step_model {
   plan steps;
@@ -65,7 +31,8 @@ result<step_model> model_step(const cost_model& costs, const planning& how,
                               std::uint32_t microbatches) {
   auto steps = plan_step(how.schedule, how.stages, microbatches);
   if (!steps) return tl::unexpected(steps.error());
-  stage_costs made(costs.at(images_each(how, microbatches)), how, *steps);
+  const double samples = static_cast<double>(how.batch_size) / microbatches;
+  stage_costs made(costs.at(samples), how, *steps);
   return step_model{std::move(*steps), std::move(made)};
 }
 
@@ -97,16 +64,11 @@ std::vector<layer_range> slices_of(std::uint32_t stage, const model_layout& layo
   return slices;
 }
 
-double memory_of(std::uint32_t stage, const stage_costs& costs,
-                 const std::vector<layer_range>& all) {
-  return costs.capped_bytes(stage, slices_of(stage, costs.layout(), all));
-}
-
 double largest_memory(const stage_costs& costs, const cut_list& cuts) {
   const auto all = slices_between(cuts, costs.layers());
   double largest = 0;
   for (std::uint32_t stage = 0; stage < costs.layout().stages; ++stage)
-    largest = std::max(largest, memory_of(stage, costs, all));
+    largest = std::max(largest, costs.capped_bytes(stage, slices_of(stage, costs.layout(), all)));
   return largest;
 }
 
@@ -171,11 +133,11 @@ std::optional<cut_list> cuts_of_stages(const stage_costs& costs, double cap) {
   const auto memory = [&costs](std::size_t stage, layer_range slice) {
     return costs.capped_bytes(static_cast<std::uint32_t>(stage), std::span(&slice, 1));
   };
-  return minimax(costs.layout().stages, costs.layers(),
-                 [&](std::size_t stage, std::size_t first, std::size_t last) {
-                   if (cap > 0 && memory(stage, {first, last}) > cap) return infinite;
-                   return costs.slowness(static_cast<std::uint32_t>(stage), {first, last});
-                 });
+  return minimax_cuts(costs.layout().stages, costs.layers(),
+                      [&](std::size_t stage, std::size_t first, std::size_t last) {
+                        if (cap > 0 && memory(stage, {first, last}) > cap) return infinite;
+                        return costs.slowness(static_cast<std::uint32_t>(stage), {first, last});
+                      });
 }
 
 /// As small a largest memory as is found: exact with one slice a stage.
@@ -188,10 +150,10 @@ std::vector<cut_list> small_cuts(const stage_costs& costs) {
     return costs.capped_bytes(stage, slices);
   };
   if (layout.chunks > 1) return search_cuts({costs.layers(), layout, memory}, most_compared);
-  const auto smallest = minimax(layout.stages, costs.layers(),
-                                [&](std::size_t stage, std::size_t first, std::size_t last) {
-                                  return memory(static_cast<std::uint32_t>(stage), {first, last});
-                                });
+  const auto smallest = minimax_cuts(
+      layout.stages, costs.layers(), [&](std::size_t stage, std::size_t first, std::size_t last) {
+        return memory(static_cast<std::uint32_t>(stage), {first, last});
+      });
   return smallest ? std::vector<cut_list>{*smallest} : std::vector<cut_list>();
 }
 

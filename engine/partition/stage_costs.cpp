@@ -7,16 +7,10 @@ namespace troupe::engine {
 
 stage_costs::stage_costs(model_profile at, const planning& how, const plan& steps)
     : at_(std::move(at)),
+      how_(how),
       layout_(steps.layout()),
-      bytes_per_s_(how.bytes_per_s),
-      network_bytes_per_s_(how.network.bytes_per_s),
-      optimizer_copies_(how.optimizer_copies),
       gradient_copies_(steps.microbatches > 1 ? 2 : 1),
       input_bytes_(how.sample_bytes * static_cast<double>(how.batch_size) / steps.microbatches),
-      on_devices_(how.on_devices),
-      credits_(how.credits),
-      recompute_(how.recompute),
-      nccl_bytes_(how.nccl_bytes),
       sums_(at_.layers.size() + 1),
       held_(steps.stages.size()) {
   for (std::size_t i = 0; i < at_.layers.size(); ++i) {
@@ -62,11 +56,12 @@ double stage_costs::edge_bytes(std::uint32_t virtual_stage, std::size_t layer) c
 }
 
 double stage_costs::edge_s(std::uint32_t virtual_stage, std::size_t layer) const {
-  return bytes_per_s_ > 0 ? edge_bytes(virtual_stage, layer) / bytes_per_s_ : 0;
+  return how_.bytes_per_s > 0 ? edge_bytes(virtual_stage, layer) / how_.bytes_per_s : 0;
 }
 
 double stage_costs::transfer_s(std::uint32_t virtual_stage, std::size_t layer) const {
-  return network_bytes_per_s_ > 0 ? edge_bytes(virtual_stage, layer) / network_bytes_per_s_ : 0;
+  const double rate = how_.network.bytes_per_s;
+  return rate > 0 ? edge_bytes(virtual_stage, layer) / rate : 0;
 }
 
 slice_cost stage_costs::seconds(std::uint32_t virtual_stage, layer_range slice) const {
@@ -121,21 +116,22 @@ stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_rang
     const auto micro_batch = kept_bytes(slices[chunk]);
     parameters += sums_[last].parameter_bytes - sums_[first].parameter_bytes;
     copies += sums_[last].copied_bytes - sums_[first].copied_bytes;
-    waiting += (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * credits_;
+    waiting +=
+        (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * how_.credits;
     again = std::max(again, micro_batch.again);
     each[chunk] = micro_batch.always + edge_bytes(virtual_stage, first);
     const double inputs = virtual_stage == 0 ? input_bytes_ : 0;
     each_there[chunk] = each[chunk] + inputs;
-    ahead += inputs * credits_;
+    ahead += inputs * how_.credits;
   }
-  const double kept = parameters * (1 + optimizer_copies_);  // whatever the step is at
-  const bool by_host = bytes_per_s_ > 0;                     // tensors go to other processes
-  return {.on_cpu = kept + parameters * gradient_copies_ + copies + most_held(stage, each) + again +
-                    waiting,
-          .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
+  const double lasting = parameters * (1 + how_.optimizer_copies);  // whatever the step is at
+  const bool by_host = how_.bytes_per_s > 0;                        // tensors go to other processes
+  return {.on_cpu = lasting + parameters * gradient_copies_ + copies + most_held(stage, each) +
+                    again + waiting,
+          .on_device = lasting + parameters + passing_bytes(slices) + most_held(stage, each_there) +
                        again + waiting + ahead,
           .beside_device = std::max(parameters, by_host ? waiting : 0),
-          .by_nccl = stage < nccl_bytes_.size() ? nccl_bytes_[stage] : 0};
+          .by_nccl = stage < how_.nccl_bytes.size() ? how_.nccl_bytes[stage] : 0};
 }
 
 double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
@@ -151,7 +147,7 @@ double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
 
 double stage_costs::capped_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
   const auto all = memory(stage, slices);
-  return on_devices_ ? all.of_device() : all.on_cpu;
+  return how_.on_devices ? all.of_device() : all.on_cpu;
 }
 
 }  // namespace troupe::engine

@@ -14,7 +14,7 @@ namespace troupe::engine {
 /// layers are made once, so any range of layers is looked up.
 class stage_costs {
  public:
-  /// `at`: the layers at the step's size of micro-batch.
+  /// `at`: the layers at the step's size of micro-batch. `how` outlives it.
   stage_costs(model_profile at, const planning& how, const plan& steps);
 
   [[nodiscard]] std::size_t layers() const noexcept { return at_.layers.size(); }
@@ -60,7 +60,7 @@ class stage_costs {
   };
 
   [[nodiscard]] bool is_recomputed(std::size_t layer) const {
-    return layer < recompute_.size() && recompute_[layer];
+    return layer < how_.recompute.size() && how_.recompute[layer];
   }
   /// What a layer's backward has beside what is kept, at most: the gradient of its output, or all
   /// that the loss has, and those of its weights, which are then added to the sum.
@@ -72,14 +72,10 @@ class stage_costs {
   [[nodiscard]] double most_held(std::uint32_t stage, const std::vector<double>& each) const;
 
   model_profile at_;
+  const planning& how_;
   model_layout layout_;
-  double bytes_per_s_, network_bytes_per_s_, optimizer_copies_;
   double gradient_copies_;
-  double input_bytes_;  // of a micro-batch's samples
-  bool on_devices_;
-  std::uint32_t credits_;
-  std::vector<bool> recompute_;
-  std::vector<double> nccl_bytes_;
+  double input_bytes_;                          // of a micro-batch's samples
   std::vector<running_sum> sums_;               // of the first i layers
   std::vector<std::vector<held_counts>> held_;  // by stage: none of them below another
 };

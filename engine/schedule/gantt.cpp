@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 
 #include "engine/schedule/plan_text.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -63,9 +63,7 @@ std::string cell(const action& what, std::uint32_t chunks, std::size_t width) {
 }
 
 std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", value);
-  return text.data();
+  return format("%.6g", value);
 }
 
 // Escapes what a name may hold; all else in the picture is ours.

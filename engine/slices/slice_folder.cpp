@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -22,6 +21,7 @@
 #include <utility>
 
 #include "engine/state/atomic_file.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -116,9 +116,7 @@ bool is_plain_name(const std::string& name) {
 
 std::string random_word() {
   std::random_device random;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
-  return text.data();
+  return format("%08x%08x", random(), random());
 }
 
 result<void> make_synced_folder(const fs::path& folder) {

@@ -33,7 +33,7 @@ struct lane_task {
 /// thread.
 class norm_lanes {
  public:
-  /// `most`: micro-batches at once, at least 1; `logical`: places of the tree. Lanes but the first,
+  /// `most`: micro-batches at once, at least 1, and places of the tree. Lanes but the first,
   /// which is the calling thread, have `intra_op_threads`. Throws std::system_error where no thread
   /// can be started.
   norm_lanes(std::string name, std::size_t most, int intra_op_threads);

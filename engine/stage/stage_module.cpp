@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -21,9 +20,10 @@ stage_module::stage_module(model layers, stage_options options)
     : layers_(std::move(layers)),
       options_(std::move(options)),
       parameters_(engine::parameters(layers_)),
+      buffers_(engine::buffers(layers_)),
       gradients_(1, gradient_sum(parameters_.size())),
       ties_(engine::ties(layers_)),
-      statistics_(engine::buffers(layers_)),
+      statistics_(buffers_),
       weights_(
           [this](const step_key& step, microbatch_id microbatch, const weight_task& task,
                  at::Tensor gradient) {
@@ -34,8 +34,6 @@ stage_module::stage_module(model layers, stage_options options)
   if (!options_.streams) options_.streams = std::make_shared<device_streams>(options_.device);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
-  for (const auto& layer : layers_)
-    std::ranges::move(layer->buffers(), std::back_inserter(buffers_));
 }
 
 at::Tensor stage_module::prepare(const at::Tensor& input) const {
@@ -57,9 +55,12 @@ at::Tensor stage_module::run_layers(at::Tensor x, bool training) const {
 }
 
 // Operators may return a parameter itself, and statistics are updated in place.
-void stage_module::leave_out_weights(watched_storages& made) const {
+watched_storages stage_module::made_under(std::optional<storage_watch>& watch) const {
+  auto made = watch->take();
+  watch.reset();
   for (const auto& parameter : parameters_) made.leave_out(parameter.tensor);
   for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
+  return made;
 }
 
 void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take,
@@ -92,9 +93,8 @@ void stage_module::end(const step_key& step, bool keep) {
   statistics_.forget(step);
   if (!begun || keep) return;
   const at::NoGradGuard no_grad;
-  const auto own = buffers(layers_);
   for (std::size_t i = 0; i < begun.mapped().buffers.size(); ++i)
-    own[i].tensor.detach().copy_(begun.mapped().buffers[i]);
+    buffers_[i].tensor.detach().copy_(begun.mapped().buffers[i]);
 }
 
 forward_pass stage_module::pass_of(const step_key& step, microbatch_id microbatch) {
@@ -109,7 +109,7 @@ void stage_module::copy_buffers_of(const step_key& step) {
   const auto found = begun_.find(step);
   if (found == begun_.end() || !found->second.terms.reversible || !found->second.buffers.empty())
     return;
-  for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
+  for (const auto& each : buffers_) found->second.buffers.push_back(each.tensor.clone());
 }
 
 void stage_module::fold_statistics(const step_key& step,
@@ -151,9 +151,7 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
     outcome.activation = output.detach();
   }
   if (!training) return outcome;
-  auto made = watch->take();
-  watch.reset();
-  leave_out_weights(made);
+  auto made = made_under(watch);
   made.leave_out(input);
   made.leave_out(labels);
   for (const auto& each : fresh) made.leave_out(each.value);
@@ -219,9 +217,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
                                          /*retain_graph=*/false, /*create_graph=*/false,
                                          /*allow_unused=*/true);
-  auto made = watch->take();
-  watch.reset();
-  leave_out_weights(made);
+  auto made = made_under(watch);
   made.leave_out(gradient);
   for (const auto& each : seeds) made.leave_out(each);
   for (const auto& each : gradients) made.leave_out(each);  // for the sums and the slice before

@@ -184,7 +184,8 @@ class stage_module {
   void note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome);
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
   [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
-  void leave_out_weights(watched_storages& made) const;
+  /// Ends the watch.
+  [[nodiscard]] watched_storages made_under(std::optional<storage_watch>& watch) const;
   [[nodiscard]] forward_pass pass_of(const step_key& step, microbatch_id microbatch);
   [[nodiscard]] std::shared_ptr<void> room_in(const step_key& step) const;
   void hand_over(begun_step& step, std::size_t parameter);

@@ -95,14 +95,6 @@ void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
   ask_for_help();
 }
 
-std::vector<at::Tensor> weight_queue::compute(const std::vector<weight_task>& tasks) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  gradients.reserve(tasks.size());
-  for (const auto& task : tasks) gradients.push_back(task.gradient());
-  return gradients;
-}
-
 void weight_queue::add_gradients_of(std::unique_lock<std::mutex>& held, const key& whose,
                                     entry& of) {
   auto tasks = std::exchange(of.tasks, {});
@@ -167,8 +159,10 @@ void weight_queue::help() {
     std::vector<at::Tensor> gradients;
     bool threw = false;
     try {
-      gradients = compute(*tasks);
+      const at::NoGradGuard no_grad;
+      for (const auto& task : *tasks) gradients.push_back(task.gradient());
     } catch (const std::exception&) {
+      gradients.clear();
       threw = true;  // the stage's thread computes it again, and throws where it is caught
     }
     const double took = cpu_seconds() - begin;

@@ -88,7 +88,6 @@ class weight_queue {
     [[nodiscard]] bool done() const;
   };
 
-  static std::vector<at::Tensor> compute(const std::vector<weight_task>& tasks);
   void help();
   void ask_for_help();
   [[nodiscard]] entry* next_for_helper();

@@ -8,12 +8,12 @@
 
 namespace troupe::engine {
 
-work_thread::work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap,
+work_thread::work_thread(const std::string& name, int intra_op_threads,
+                         std::function<bool()> fill_gap,
                          std::function<void(const std::exception&)> failed)
     : fill_gap_(std::move(fill_gap)),
       failed_(std::move(failed)),
       thread_([this, intra_op_threads] { run(intra_op_threads); }) {
-  name.resize(std::min<std::size_t>(name.size(), 15));
   pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }
 

@@ -21,7 +21,7 @@ class work_thread {
   /// is called on this thread with what a task or `fill_gap` threw, and must not throw itself;
   /// after that tasks still run, but gaps are no longer filled. Without `failed`, tasks and
   /// `fill_gap` must not throw. Throws std::system_error if no thread can be started.
-  work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {},
+  work_thread(const std::string& name, int intra_op_threads, std::function<bool()> fill_gap = {},
               std::function<void(const std::exception&)> failed = {});
   work_thread(const work_thread&) = delete;
   work_thread& operator=(const work_thread&) = delete;

@@ -62,16 +62,12 @@ std::string next_name(const std::string& of_kernel) {
          std::to_string(serial++) + std::string(temporary_suffix);
 }
 
-bool is_same(const struct stat& one, const struct stat& other) {
-  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
 // Whether a file still has this name.
 bool is_named(int file, const fs::path& name) {
   struct stat opened {};
   struct stat there {};
   return ::fstat(file, &opened) == 0 && ::lstat(name.c_str(), &there) == 0 &&
-         is_same(opened, there);
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
 }
 
 void remove_if_abandoned(const fs::path& name) {

@@ -56,14 +56,13 @@ list filled(const list& forms, double number) {
   });
 }
 
-template <class WithNumber, class WithTensor>
-truth compared(const operand& a, const operand& b, const WithNumber& with_number,
-               const WithTensor& with_tensor) {
+template <class Compare>
+truth compared(const operand& a, const operand& b, const Compare& compare) {
   const auto& left = a.tensors();
   return {each_of(left.size(),
                   [&](std::size_t i) {
-                    return b.is_number() ? with_number(left[i], b.number())
-                                         : with_tensor(left[i], b.tensors()[i]);
+                    return b.is_number() ? compare(left[i], b.number())
+                                         : compare(left[i], b.tensors()[i]);
                   }),
           left.front().scalar_type()};
 }
@@ -98,17 +97,13 @@ operand operator-(const operand& a) {
 truth operator<(const operand& a, const operand& b) {
   expect_tensor(a, b);
   if (a.is_number()) return b > a;
-  return compared(
-      a, b, [](const at::Tensor& x, double y) { return at::lt(x, y); },
-      [](const at::Tensor& x, const at::Tensor& y) { return at::lt(x, y); });
+  return compared(a, b, [](const auto& x, const auto& y) { return at::lt(x, y); });
 }
 
 truth operator>(const operand& a, const operand& b) {
   expect_tensor(a, b);
   if (a.is_number()) return b < a;
-  return compared(
-      a, b, [](const at::Tensor& x, double y) { return at::gt(x, y); },
-      [](const at::Tensor& x, const at::Tensor& y) { return at::gt(x, y); });
+  return compared(a, b, [](const auto& x, const auto& y) { return at::gt(x, y); });
 }
 
 operand sqrt(const operand& a) {

@@ -34,6 +34,7 @@
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/model/model.hpp"
+#include "engine/state/model_file.hpp"
 #include "engine/state/safetensors.hpp"
 
 namespace {
@@ -190,7 +191,10 @@ void check_initial(const fs::path& dir, const std::string& name) {
 
 void check_trained(const model& layers, const fs::path& weights, const fs::path& step_file,
                    double allowed) {
-  const auto loaded = load_weights(layers, load(weights));
+  const auto file = tensor_reader::open(weights).value();
+  const auto own = collect_weights(layers);
+  CHECK(file->tensors().size() == own.size());
+  const auto loaded = load_weights({file}, own, {});
   if (!loaded) FAIL(loaded.error().text);
   const auto given = load_fixture(step_file);
   const c10::NoGradGuard no_grad;

@@ -54,8 +54,7 @@ class plan {
  private:
   void put(std::vector<operation>& group, action what, const at::Tensor& from, const at::Tensor& to,
            std::uint32_t peer = 0) {
-    auto made = operation_on(what, from, to, static_cast<int>(ranks_), reduction::sum,
-                             static_cast<int>(peer));
+    auto made = operation_on(what, from, to, static_cast<int>(ranks_), static_cast<int>(peer));
     if (made)
       group.push_back(std::move(*made));
     else if (!fault_)

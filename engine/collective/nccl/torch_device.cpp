@@ -104,7 +104,7 @@ result<void> torch_device::run(const std::function<void()>& kernels) {
 }
 
 result<operation> operation_on(action what, const at::Tensor& from, const at::Tensor& to, int ranks,
-                               reduction by, int peer) {
+                               int peer) {
   const bool counts_from = what == action::send || what == action::all_gather;
   const at::Tensor& counted = counts_from ? from : to;
   if (!counted.defined())
@@ -128,7 +128,6 @@ result<operation> operation_on(action what, const at::Tensor& from, const at::Te
   operation made{.what = what,
                  .count = static_cast<std::size_t>(counted.numel()),
                  .type = *type,
-                 .by = by,
                  .peer = peer};
   if (from.defined()) made.from = from.const_data_ptr();
   if (to.defined()) made.to = to.mutable_data_ptr();

@@ -37,7 +37,6 @@ class torch_device final : public device {
 /// matter. Errors: bad_config for a dtype that NCCL does not know, a tensor with gaps, sizes that
 /// do not fit.
 [[nodiscard]] result<operation> operation_on(action what, const at::Tensor& from,
-                                             const at::Tensor& to, int ranks,
-                                             reduction by = reduction::sum, int peer = 0);
+                                             const at::Tensor& to, int ranks, int peer = 0);
 
 }  // namespace troupe::engine::nccl

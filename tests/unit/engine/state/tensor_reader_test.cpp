@@ -208,4 +208,23 @@ TEST_CASE("a model takes its tensors out of a file, and says what it lacks") {
              ContainsSubstring("'fc.weight' has shape [3, 3]"));
   CHECK_THAT(load_weights({wrong}, own, {"fc.weight"}).error().text,
              ContainsSubstring("'fc.bias' of the model is missing"));
+  REQUIRE(save_safetensors(folder / "z", {{"fc.weight", at::ones({2, 3}, at::kLong)}}));
+  CHECK_THAT(load_weights({tensor_reader::open(folder / "z").value()}, own, {}).error().text,
+             ContainsSubstring("'fc.weight' is of type Long, but the model expects Float"));
+}
+
+TEST_CASE("weights out of a file get the model's dtype and keep its memory format") {
+  const scratch_folder folder;
+  model layers;
+  layers.push_back(std::make_unique<convolution>(
+      "conv", convolution_options{.in_channels = 2, .out_channels = 3, .kernel = 3},
+      at::Generator()));
+  to_memory_format(layers, true);
+  const auto held = layers.front()->parameters().front().tensor;  // as an optimizer would
+  const auto given = at::randn({3, 2, 3, 3}, at::kDouble);
+  REQUIRE(save_safetensors(folder / "x", {{"conv.weight", given}}));
+  REQUIRE(load_weights({tensor_reader::open(folder / "x").value()}, collect_weights(layers), {}));
+  CHECK(at::equal(held, given.to(at::kFloat)));
+  CHECK(held.requires_grad());
+  CHECK(held.suggest_memory_format() == at::MemoryFormat::ChannelsLast);
 }

@@ -236,7 +236,7 @@ TEST_CASE("tensors that NCCL cannot take are refused") {
 
 TEST_CASE("an operation on tensors keeps them") {
   auto tensor = at::ones({4});
-  const auto one = nccl::operation_on(action::send, tensor, {}, 2, nccl::reduction::sum, 1).value();
+  const auto one = nccl::operation_on(action::send, tensor, {}, 2, 1).value();
   CHECK(one.count == 4);
   CHECK(one.from == tensor.const_data_ptr());
   CHECK(one.peer == 1);
