@@ -1,9 +1,7 @@
 #include "cluster/training/parameter_server/settings.hpp"
 
-#include <array>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +10,8 @@
 
 namespace troupe::cluster {
 
-namespace words {
-inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
-}  // namespace words
 template <>
-inline constexpr std::span<const std::string_view> words_of<engine::server_mode>{
-    words::server_mode};
+inline constexpr word_list<2> words_of<engine::server_mode>{"synchronous", "asynchronous"};
 
 namespace {
 
