@@ -120,29 +120,25 @@ result<engine::model_profile> measure_side_by_side(const engine::model_blueprint
                                                    const engine::planning& how,
                                                    const engine::batch& samples,
                                                    measuring_teller& teller) {
-  using outcome = result<engine::model_profile>;
   const auto at_once = stages_at_once(how);
   const engine::profile_bounds within{
       .bytes = actors::free_bytes(engine::read_free_memory()) / at_once,
       .begins = [&teller](std::size_t layer) { teller.begins(layer); }};
-  std::vector<std::promise<outcome>> promises(at_once);
+  std::vector<std::packaged_task<result<engine::model_profile>()>> tasks;
+  for (std::uint32_t i = 0; i < at_once; ++i)
+    tasks.emplace_back([&] {
+      return engine::profile_model(blueprint, options, samples, profile_repeats, within);
+    });
   std::vector<engine::model_profile> profiles;
   try {
     std::vector<std::unique_ptr<engine::work_thread>> threads;
-    for (std::size_t i = 0; i < promises.size(); ++i) {
+    for (auto& task : tasks) {
       threads.push_back(std::make_unique<engine::work_thread>(
-          "profile-" + std::to_string(i), static_cast<int>(how.threads_per_stage)));
-      threads.back()->post([&blueprint, &options, &samples, &within, &promise = promises[i]] {
-        try {
-          promise.set_value(
-              engine::profile_model(blueprint, options, samples, profile_repeats, within));
-        } catch (...) {
-          promise.set_exception(std::current_exception());
-        }
-      });
+          "profile-" + std::to_string(threads.size()), static_cast<int>(how.threads_per_stage)));
+      threads.back()->post([&task] { task(); });
     }
     threads.clear();  // waits
-    for (auto& each : promises) {
+    for (auto& each : tasks) {
       auto profile = each.get_future().get();
       if (!profile) return profile;
       profiles.push_back(std::move(*profile));
