@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cluster/launch/write_all.hpp"
+#include "cluster/launch/start/write_all.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
