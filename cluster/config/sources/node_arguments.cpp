@@ -94,7 +94,7 @@ result<node_options> read_node_arguments(std::span<const char* const> arguments)
 
 std::vector<std::string> to_arguments(const node_options& options) {
   std::vector<std::string> out{"--join",     options.join, "--node-name",
-                               options.name, "--link",     std::string(name_of(options.transport))};
+                               options.name, "--link",     std::string(word_of(options.transport))};
   if (options.network == network::trusted) out.insert(out.end(), {"--network", "trusted"});
   if (!options.listen.empty()) out.insert(out.end(), {"--node-listen", options.listen});
   if (options.verbose) out.emplace_back("--verbose");
