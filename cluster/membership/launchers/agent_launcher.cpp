@@ -70,12 +70,7 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
                       session_core({host.name, host.host, build, program_on(host),
                                     carrier_name(settings_.carrier), own_program().string()},
                                    settings_.silence, settings_.patience, clock::now()),
-                      std::move(*seal),
-                      std::move(ends->write),
-                      {},
-                      {},
-                      {},
-                      0}));
+                      std::move(*seal), std::move(ends->write)}));
   }
   return group_->start(child).map_error([&](const error& why) {
     error told = error_about(agent_place{host.name, host.host, "", "", ""}.text(), why);
