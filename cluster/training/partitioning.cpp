@@ -61,15 +61,12 @@ result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& 
   return fail(errc::bad_config, "the model does not fit the data: " + engine::reason_of(problem));
 }
 
-result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline_config& config) {
-  return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
-}
-
 }  // namespace
 
 result<engine::planning> planning_of(const stage_tables& config, const registries& known,
                                      const engine::model& layers) {
-  auto recompute = recomputed(layers, config.pipeline);
+  auto recompute =
+      engine::recomputed_layers(engine::layer_names(layers), config.pipeline.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto copies = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!copies) return tl::unexpected(copies.error());
