@@ -52,10 +52,6 @@ struct listed {
   std::size_t elsewhere = 0;  // files that are on other hosts alone
 };
 
-std::string count_text(std::size_t count, const std::string& what) {
-  return std::to_string(count) + ' ' + what + (count == 1 ? "" : "s");
-}
-
 listed look_at(const checkpoint_folder::entry& what) {
   listed row{what, written_at(what.folder), bytes_in(what.folder), "whole", ""};
   if (what.half_written) {
@@ -92,7 +88,7 @@ ordered_json to_json(const std::vector<listed>& rows, std::int64_t now) {
 std::string state_text(const listed& row) {
   auto text = row.state;
   if (!row.problem.empty()) text += ": " + printable(row.problem);
-  if (row.elsewhere > 0) text += ", " + count_text(row.elsewhere, "file") + " on other hosts alone";
+  if (row.elsewhere > 0) text += ", " + counted(row.elsewhere, "file") + " on other hosts alone";
   return text;
 }
 
@@ -192,8 +188,7 @@ result<checkpoint_answer> verify(const checkpoint_request& request) {
   }
   if (request.as_json) answer.text = ordered_json{{"checkpoints", std::move(all)}}.dump(2) + "\n";
   if (faulty > 0)
-    answer.complaint = std::to_string(faulty) + " of " + std::to_string(folders->size()) +
-                       (folders->size() == 1 ? " checkpoint" : " checkpoints") +
+    answer.complaint = std::to_string(faulty) + " of " + counted(folders->size(), "checkpoint") +
                        " cannot be resumed from";
   return answer;
 }

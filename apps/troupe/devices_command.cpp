@@ -13,6 +13,7 @@
 #include "engine/device/driver.hpp"
 #include "engine/device/torch_cuda.hpp"
 #include "messages/base/format.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -47,9 +48,8 @@ std::uint64_t memory_of_machine() {
 
 result<std::pair<std::string, int>> look_for_nccl(const devices_request& request,
                                                   const std::vector<fs::path>& sites) {
-  const auto found = engine::nccl::load({.named = request.nccl, .site_packages = sites});
-  if (!found) return tl::unexpected(found.error());
-  return std::pair((*found)->path, (*found)->version);
+  return engine::nccl::load({.named = request.nccl, .site_packages = sites})
+      .map([](const auto& found) { return std::pair(found->path, found->version); });
 }
 
 device_report look(const devices_request& request) {
@@ -90,8 +90,7 @@ std::string driver_line(const device_report& all) {
 }
 
 std::string to_text(const device_report& all) {
-  std::string text = format("cpu      %u %s, %s\n", all.cores, all.cores == 1 ? "core" : "cores",
-                            gib(all.memory_bytes).c_str());
+  auto text = "cpu      " + counted(all.cores, "core") + ", " + gib(all.memory_bytes) + "\n";
   text += driver_line(all);
   if (all.cards.empty()) text += "cuda     cannot be used: " + all.problem + "\n";
   for (const auto& [card, problem] : all.cards)

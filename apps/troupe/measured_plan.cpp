@@ -1,6 +1,7 @@
 #include "apps/troupe/measured_plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/model/recompute.hpp"
@@ -10,6 +11,7 @@
 #include "engine/partition/profile_file.hpp"
 #include "engine/partition/replicas.hpp"
 #include "engine/partition/tables/layer_table.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -87,10 +89,9 @@ std::vector<std::string> lines_of(const engine::saved_profile& profile, const en
   std::vector<std::string> lines{
       profile.model + ", " + std::to_string(how.batch_size) + " samples a step; its " +
       std::to_string(names.size()) + " layers were measured at " + sizes_of(profile) +
-      " samples a micro-batch, with " + std::to_string(how.threads_per_stage) +
-      (how.threads_per_stage == 1 ? " thread" : " threads") + " a stage" +
+      " samples a micro-batch, with " + counted(how.threads_per_stage, "thread") + " a stage" +
       (profile.sizes.size() > 1 ? "" : "; another size is taken in proportion")};
-  for (auto& line : engine::to_lines(made, names)) lines.push_back(std::move(line));
+  std::ranges::move(engine::to_lines(made, names), std::back_inserter(lines));
   std::string cuts;
   for (const auto cut : made.cuts) cuts += (cuts.empty() ? "" : ",") + names[cut];
   if (!cuts.empty()) lines.push_back("to train so: --partition " + cuts);
@@ -140,10 +141,9 @@ result<predicted_plan> plan_measured(const plan_request& request) {
   auto played = engine::simulate_step(*costs, how, made->microbatches, made->cuts);
   if (!played) return tl::unexpected(played.error());
   auto lines = lines_of(*profile, how, *made);
-  for (auto& line : lines_of_layers(*costs, how, *made, request, profile->rates))
-    lines.push_back(std::move(line));
-  for (auto& line : lines_of_replicas(*costs, how, *made, *numbers))
-    lines.push_back(std::move(line));
+  std::ranges::move(lines_of_layers(*costs, how, *made, request, profile->rates),
+                    std::back_inserter(lines));
+  std::ranges::move(lines_of_replicas(*costs, how, *made, *numbers), std::back_inserter(lines));
   return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),
                         std::move(lines)};
 }

@@ -1,6 +1,5 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "engine/checksums/file_digest.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "engine/state/atomic_file.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -132,9 +132,7 @@ result<void> for_each(const std::vector<fs::path>& folders, result<void> (*act)(
 }  // namespace
 
 fs::path checkpoint_folder::path_of(std::uint64_t step) const {
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "step-%06llu", static_cast<unsigned long long>(step));
-  return folder_ / name.data();
+  return folder_ / format("step-%06llu", static_cast<unsigned long long>(step));
 }
 
 result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {

@@ -45,25 +45,16 @@ tl::unexpected<error> no_manifest(const std::string& why) {
 
 /// What a member is to be, of which JSON has fewer kinds.
 template <class Value>
-constexpr const char* kind_of = nullptr;
-template <>
-constexpr const char* kind_of<int> = "a whole number";
-template <>
-constexpr const char* kind_of<std::uint32_t> = "a whole number";
-template <>
-constexpr const char* kind_of<std::uint64_t> = "a whole number";
-template <>
-constexpr const char* kind_of<double> = "a number";
-template <>
-constexpr const char* kind_of<std::string> = "a text";
-template <>
-constexpr const char* kind_of<std::vector<std::string>> = "a list of texts";
-template <>
-constexpr const char* kind_of<std::vector<std::int64_t>> = "a list of whole numbers";
-template <>
-constexpr const char* kind_of<std::map<std::string, std::string>> = "a table of texts";
-template <>
-constexpr const char* kind_of<json::object_t> = "a table";
+constexpr const char* kind_of() {
+  if constexpr (std::is_integral_v<Value>) return "a whole number";
+  if constexpr (std::is_same_v<Value, double>) return "a number";
+  if constexpr (std::is_same_v<Value, std::string>) return "a text";
+  if constexpr (std::is_same_v<Value, std::vector<std::string>>) return "a list of texts";
+  if constexpr (std::is_same_v<Value, std::vector<std::int64_t>>) return "a list of whole numbers";
+  if constexpr (std::is_same_v<Value, std::map<std::string, std::string>>)
+    return "a table of texts";
+  return "a table";
+}
 
 /// Whether it is a whole number that the type holds: JSON has one kind for all of them.
 template <class Number>
@@ -88,7 +79,7 @@ result<void> take(const json& from, const std::string& of, const char* key, Valu
     if (fits) return {};
   } catch (const json::exception&) {  // of another kind, as below
   }
-  return no_manifest("says of " + name + " what is not " + kind_of<Value>);
+  return no_manifest("says of " + name + " what is not " + kind_of<Value>());
 }
 
 json to_json(const checkpoint_manifest::file& file, bool of_two_files) {

@@ -8,19 +8,12 @@
 #include <utility>
 
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/config/words.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/step/stage_name.hpp"
 #include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 
-std::string_view name_of(placement value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(transport value) noexcept {
-  return word_of(value);
-}
 bool opens_port(transport value) noexcept {
   return value == transport::tcp || value == transport::mixed;
 }
@@ -224,14 +217,13 @@ std::vector<thread_load> thread_loads_of(const placement_tables& config, unsigne
 
 std::vector<device_seat> seats_of_stages(const placement_tables& config, unsigned cores) {
   const auto& nodes = config.cluster.nodes;
-  const auto places = nodes.empty() ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
-                                    : node_of_stages(config, cores);
+  const auto places = node_of_stages(config, cores);  // an error: there are no nodes
   std::vector<device_seat> seats(config.pipeline.stages * config.pipeline.replicas);
   std::map<std::string, std::uint32_t> taken;  // by machine
   std::vector<std::string> machines(seats.size());
   for (std::size_t i = 0; i < seats.size(); ++i) {
     seats[i].device = device_of_stage(config.pipeline, i);
-    if (places && i < places->size()) {
+    if (places) {
       const auto& node = nodes[places->at(i)];
       if (!node.device.empty()) seats[i].device = node.device;
       if (is_over_hosts(config.cluster.launch)) machines[i] = node.host;

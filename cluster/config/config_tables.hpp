@@ -39,9 +39,6 @@ using engine::edge_transport;
 /// Whether batch norm normalizes each micro-batch alone, or those of all replicas together.
 enum class norm_scope : std::uint8_t { local, sync };
 
-/// The word that a user writes for a value ("cross-entropy", "auto").
-[[nodiscard]] std::string_view name_of(placement value) noexcept;
-[[nodiscard]] std::string_view name_of(transport value) noexcept;
 /// Whether processes of other machines may be met over it.
 [[nodiscard]] bool opens_port(transport value) noexcept;
 

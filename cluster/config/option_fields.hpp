@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -109,7 +110,7 @@ text_field text(Access at, std::vector<std::string> allowed = {}) {
 template <class Access>
 text_field choice(Access at) {
   using enumeration = slot_of<Access>;
-  constexpr auto words = words_of<enumeration>;
+  constexpr std::span<const std::string_view> words = words_of<enumeration>;
   return {[at = access(at), words](trainer_config& c, const std::string& value) {
             for (std::size_t i = 0; i < words.size(); ++i)
               if (words[i] == value) at(c) = static_cast<enumeration>(i);

@@ -12,58 +12,40 @@ namespace troupe::cluster {
 /// The words of an enumeration, in the order of its values.
 template <class Enum>
 inline constexpr std::span<const std::string_view> words_of{};
-
-namespace words {
-inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
-inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
-inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
-                                                             "cosine",   "one-cycle", "polynomial"};
-inline constexpr std::array<std::string_view, 5> transport{"auto", "tcp", "shm", "loopback",
-                                                           "mixed"};
-inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
-inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
-inline constexpr std::array<std::string_view, 2> fault_policy{"stop", "recover"};
-inline constexpr std::array<std::string_view, 2> reduce_order{"ordered", "fast"};
-inline constexpr std::array<std::string_view, 3> edge_transport{"link", "nccl", "ucx"};
-inline constexpr std::array<std::string_view, 2> norm_scope{"local", "sync"};
-inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
-inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
-inline constexpr std::array<std::string_view, 3> push_extent{"nothing", "program", "all"};
-inline constexpr std::array<std::string_view, 2> checkpoint_storage{"shared", "local"};
-}  // namespace words
+template <std::size_t Count>
+using word_list = std::array<std::string_view, Count>;
 
 template <>
-inline constexpr std::span<const std::string_view> words_of<placement>{words::placement};
+inline constexpr word_list<2> words_of<placement>{"processes", "threads"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<memory_format>{words::memory_format};
+inline constexpr word_list<2> words_of<memory_format>{"contiguous", "channels_last"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<engine::precision>{
-    engine::precision_names};
+inline constexpr word_list<3> words_of<engine::precision> = engine::precision_names;
 template <>
-inline constexpr std::span<const std::string_view> words_of<lr_schedule>{words::lr_schedule};
+inline constexpr word_list<6> words_of<lr_schedule>{"constant", "linear",    "step",
+                                                    "cosine",   "one-cycle", "polynomial"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
+inline constexpr word_list<5> words_of<transport>{"auto", "tcp", "shm", "loopback", "mixed"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<network>{words::network};
+inline constexpr word_list<2> words_of<network>{"sealed", "trusted"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
+inline constexpr word_list<2> words_of<nan_policy>{"stop", "skip"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<fault_policy>{words::fault_policy};
+inline constexpr word_list<2> words_of<fault_policy>{"stop", "recover"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<reduce_order>{words::reduce_order};
+inline constexpr word_list<2> words_of<reduce_order>{"ordered", "fast"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<edge_transport>{words::edge_transport};
+inline constexpr word_list<3> words_of<edge_transport>{"link", "nccl", "ucx"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<norm_scope>{words::norm_scope};
+inline constexpr word_list<2> words_of<norm_scope>{"local", "sync"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};
+inline constexpr word_list<5> words_of<launch_way>{"local", "ssh", "slurm", "mpi", "none"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<stream_proof>{words::stream_proof};
+inline constexpr word_list<3> words_of<stream_proof>{"auto", "munge", "none"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<push_extent>{words::push_extent};
+inline constexpr word_list<3> words_of<push_extent>{"nothing", "program", "all"};
 template <>
-inline constexpr std::span<const std::string_view> words_of<checkpoint_storage>{
-    words::checkpoint_storage};
+inline constexpr word_list<2> words_of<checkpoint_storage>{"shared", "local"};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

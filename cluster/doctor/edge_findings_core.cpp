@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 
 #include "cluster/doctor/findings_core.hpp"
 #include "cluster/doctor/mtu_words.hpp"
 #include "cluster/launch/agents/clock_words.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -15,14 +14,8 @@ constexpr std::int64_t most_clock_difference_ns = second_ns;
 
 using findings = std::vector<finding>;
 
-std::string rounded(const char* form, double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), form, value);
-  return text.data();
-}
-
 std::string rate_text(double megabytes) {
-  return megabytes < 10 ? rounded("%.1f MB/s", megabytes) : rounded("%.0f MB/s", megabytes);
+  return format(megabytes < 10 ? "%.1f MB/s" : "%.0f MB/s", megabytes);
 }
 
 std::string figures(const flow_facts& of) {

@@ -1,11 +1,10 @@
 #include "cluster/doctor/findings_core.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <iterator>
 
 #include "cluster/launch/open_files.hpp"
+#include "messages/base/format.hpp"
 #include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster::doctor {
@@ -19,9 +18,7 @@ constexpr double tight_memory = 1.25;  // of what is needed at least, where no m
 using findings = std::vector<finding>;
 
 std::string number_text(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), value < 10 ? "%.1f" : "%.0f", value);
-  return text.data();
+  return format(value < 10 ? "%.1f" : "%.0f", value);
 }
 
 /// A quota may allow a part of one.

@@ -19,6 +19,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "cluster/launch/pipe_ends.hpp"
+#include "cluster/launch/start/retried.hpp"
 #include "cluster/launch/start/zygote.hpp"
 
 namespace troupe::cluster {
@@ -126,16 +127,10 @@ std::optional<start_failure> failure_of_start(int fd) {
   // One that is stopped before it has started is not waited for: who expects it says that it is
   // late.
   pollfd word{fd, POLLIN, 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&word, 1, static_cast<int>(longest_start.count()));
-  } while (ready < 0 && errno == EINTR);
-  if (ready == 0) return std::nullopt;
+  const auto most = static_cast<int>(longest_start.count());
+  if (retried([&] { return ::poll(&word, 1, most); }) == 0) return std::nullopt;
   start_failure why;
-  ssize_t count = 0;
-  do {
-    count = ::read(fd, &why, sizeof why);
-  } while (count < 0 && errno == EINTR);
+  const auto count = retried([&] { return ::read(fd, &why, sizeof why); });
   return count == sizeof why ? std::optional(why) : std::nullopt;
 }
 
@@ -290,10 +285,8 @@ void child_process::kill_group() const noexcept {
 std::optional<child_exit> child_process::try_reap() {
   if (pid_ == 0) return std::nullopt;
   siginfo_t how{};
-  int status = 0;
-  do {
-    status = ::waitid(P_PID, static_cast<id_t>(pid_), &how, WEXITED | WNOHANG);
-  } while (status != 0 && errno == EINTR);
+  const auto id = static_cast<id_t>(pid_);
+  const int status = retried([&] { return ::waitid(P_PID, id, &how, WEXITED | WNOHANG); });
   if (status == 0 && how.si_pid == 0) return std::nullopt;  // it runs
   child_exit ended{name_, std::exchange(pid_, 0), -1, 0};
   pidfd_.reset();
@@ -312,8 +305,7 @@ void child_process::kill_and_reap() noexcept {
   if (pid_ == 0) return;
   kill_group();
   ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  retried([this] { return ::waitpid(pid_, nullptr, 0); });
   pid_ = 0;
 }
 

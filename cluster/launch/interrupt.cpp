@@ -54,7 +54,7 @@ class interrupt_guard::listener {
       : handlers_(std::move(handlers)), read_(std::move(read)), write_(std::move(write)) {
     thread_ = std::thread([this] { listen(); });
     for (std::size_t i = 0; i < caught.size(); ++i) listen_for(i);
-    if (handlers_.other_signal != 0) listen_for_other();
+    if (handlers_.other_signal != 0) catch_signal(handlers_.other_signal, before_other_);
   }
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;
@@ -69,22 +69,19 @@ class interrupt_guard::listener {
   }
 
  private:
-  void listen_for(std::size_t index) {
+  static void catch_signal(int number, struct sigaction& before) {
     struct sigaction ours {};
     ours.sa_sigaction = on_signal;
     ours.sa_flags = SA_RESTART | SA_SIGINFO;
-    ::sigaction(caught[index], &ours, &before_[index]);
+    ::sigaction(number, &ours, &before);
+  }
+
+  void listen_for(std::size_t index) {
+    catch_signal(caught[index], before_[index]);
     // Whoever started us without job control wants no stop, and whoever used nohup no end.
     const bool ignored = before_[index].sa_handler == SIG_IGN;
     const bool may_be = caught[index] == SIGTSTP || caught[index] == SIGHUP;
     if (may_be && ignored) ::sigaction(caught[index], &before_[index], nullptr);
-  }
-
-  void listen_for_other() {
-    struct sigaction ours {};
-    ours.sa_sigaction = on_signal;
-    ours.sa_flags = SA_RESTART | SA_SIGINFO;
-    ::sigaction(handlers_.other_signal, &ours, &before_other_);
   }
 
   // Stops the whole process as if nobody had caught the signal, and returns when it is continued.

@@ -6,13 +6,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <system_error>
 #include <utility>
 
-#include "cluster/launch/write_all.hpp"
+#include "cluster/launch/start/write_all.hpp"
+#include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -29,10 +29,8 @@ std::string time_of_day() {
   ::gmtime_r(&whole, &parts);
   std::array<char, 32> seconds{};
   const auto length = std::strftime(seconds.data(), seconds.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  std::array<char, 8> rest{};
-  std::snprintf(rest.data(), rest.size(), ".%03dZ",
-                static_cast<int>(now.time_since_epoch().count() % 1000));
-  return std::string(seconds.data(), length) + rest.data();
+  return std::string(seconds.data(), length) +
+         format(".%03dZ", static_cast<int>(now.time_since_epoch().count() % 1000));
 }
 
 tl::unexpected<error> unwritable(const fs::path& path, const std::string& why) {

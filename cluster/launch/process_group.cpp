@@ -53,11 +53,7 @@ class process_group::watcher {
   watcher& operator=(const watcher&) = delete;
   ~watcher() {
     stop(0ms);
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    wake();
+    ask([this] { closing_ = true; });
     thread_.join();
   }
 
@@ -84,30 +80,20 @@ class process_group::watcher {
   // To every child and its process group.
   void signal_all(int number) {
     std::promise<void> sent;
-    {
-      const std::lock_guard lock(mutex_);
-      signals_.push_back({number, std::nullopt, &sent});
-    }
-    wake();
+    ask([&] { signals_.push_back({number, std::nullopt, &sent}); });
     sent.get_future().wait();
   }
 
   void kill(std::string name) {
-    {
-      const std::lock_guard lock(mutex_);
-      signals_.push_back({SIGKILL, std::move(name), nullptr});
-    }
-    wake();
+    ask([&] { signals_.push_back({SIGKILL, std::move(name), nullptr}); });
   }
 
   void stop(std::chrono::milliseconds grace) {
-    {
-      const std::lock_guard lock(mutex_);
+    ask([&] {
       const auto end =
           clock::now() + std::clamp<std::chrono::milliseconds>(grace, 0ms, longest_grace);
       kill_at_ = std::min(kill_at_.value_or(end), end);
-    }
-    wake();
+    });
   }
 
   bool wait(std::chrono::milliseconds timeout) {
@@ -119,11 +105,6 @@ class process_group::watcher {
   void wait_for_all() {
     std::unique_lock lock(mutex_);
     quiet_.wait(lock, [this] { return unreported_ == 0; });
-  }
-
-  std::size_t running() {
-    const std::lock_guard lock(mutex_);
-    return running_;
   }
 
  private:
@@ -150,6 +131,16 @@ class process_group::watcher {
     bool told_to_end = false;
     bool killed = false;
   };
+
+  /// Changes what is asked of the thread, and wakes it.
+  template <class Change>
+  void ask(const Change& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    wake();
+  }
 
   void wake() const {
     const std::uint64_t one = 1;
@@ -201,9 +192,7 @@ class process_group::watcher {
   result<void> launch(const child_spec& spec) {
     return child_process::start(spec).map([this](child_process child) {
       auto [out, err] = std::move(child.output());
-      const std::lock_guard lock(mutex_);
       children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}});
-      ++running_;
     });
   }
 
@@ -282,10 +271,6 @@ class process_group::watcher {
     const std::optional<child_exit> ended = children_[index].process.try_reap();
     if (!ended) return;
     children_.erase(children_.begin() + static_cast<std::ptrdiff_t>(index));
-    {
-      const std::lock_guard lock(mutex_);
-      --running_;
-    }
     if (events_.on_exit) events_.on_exit(*ended);
     note_reported();
   }
@@ -305,7 +290,6 @@ class process_group::watcher {
   std::vector<request> requests_;
   std::vector<signal_request> signals_;
   std::optional<clock::time_point> kill_at_;  // the group is stopping
-  std::size_t running_ = 0;
   std::size_t unreported_ = 0;  // were asked for, and have neither ended nor been refused
   bool closing_ = false;
 
@@ -350,9 +334,6 @@ void process_group::stop(std::chrono::milliseconds grace) {
 }
 bool process_group::wait(std::chrono::milliseconds timeout) const {
   return impl_->wait(timeout);
-}
-std::size_t process_group::running() const {
-  return impl_->running();
 }
 
 void process_group::terminate_all(std::chrono::milliseconds grace) {

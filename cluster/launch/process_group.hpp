@@ -19,8 +19,8 @@ enum class output_stream : std::uint8_t { out, err };
 void print_line(std::string_view name, output_stream stream, std::string_view line);
 
 /// What a group tells its owner, on the group's own thread, one call at a time. A handler may call
-/// `stop`, `kill` and `running`, but nothing that waits for this thread (`start`, `suspend`,
-/// `resume`, `wait`, `terminate_all`, the destructor).
+/// `stop` and `kill`, but nothing that waits for this thread (`start`, `suspend`, `resume`, `wait`,
+/// `terminate_all`, the destructor).
 struct group_events {
   /// A child has ended, by itself or because it was told to: once a child, after its last line.
   std::function<void(const child_exit&)> on_exit;
@@ -71,9 +71,6 @@ class process_group {
 
   /// `stop` and wait for the end of all.
   void terminate_all(std::chrono::milliseconds grace);
-
-  /// Children that have not ended.
-  [[nodiscard]] std::size_t running() const;
 
  private:
   class watcher;

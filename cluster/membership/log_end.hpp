@@ -60,11 +60,8 @@ class last_words {
 
   /// Empty: it has said none that was not taken.
   std::string take(const std::string& process) {
-    const auto found = said_.find(process);
-    if (found == said_.end()) return "";
-    auto word = std::move(found->second);
-    said_.erase(found);
-    return word;
+    auto taken = said_.extract(process);
+    return taken ? std::move(taken.mapped()) : std::string();
   }
 
  private:

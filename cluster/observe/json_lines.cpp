@@ -13,7 +13,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "cluster/launch/write_all.hpp"
+#include "cluster/launch/start/write_all.hpp"
 
 namespace troupe::cluster {
 namespace {

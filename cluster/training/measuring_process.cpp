@@ -16,7 +16,7 @@
 
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/pipe_ends.hpp"
-#include "cluster/launch/write_all.hpp"
+#include "cluster/launch/start/write_all.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/free_memory.hpp"
 #include "engine/partition/profile_file.hpp"

@@ -61,15 +61,12 @@ result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& 
   return fail(errc::bad_config, "the model does not fit the data: " + engine::reason_of(problem));
 }
 
-result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline_config& config) {
-  return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
-}
-
 }  // namespace
 
 result<engine::planning> planning_of(const stage_tables& config, const registries& known,
                                      const engine::model& layers) {
-  auto recompute = recomputed(layers, config.pipeline);
+  auto recompute =
+      engine::recomputed_layers(engine::layer_names(layers), config.pipeline.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto copies = tensors_a_parameter(config.optimizer, known.optimizers);
   if (!copies) return tl::unexpected(copies.error());
@@ -120,29 +117,25 @@ result<engine::model_profile> measure_side_by_side(const engine::model_blueprint
                                                    const engine::planning& how,
                                                    const engine::batch& samples,
                                                    measuring_teller& teller) {
-  using outcome = result<engine::model_profile>;
   const auto at_once = stages_at_once(how);
   const engine::profile_bounds within{
       .bytes = actors::free_bytes(engine::read_free_memory()) / at_once,
       .begins = [&teller](std::size_t layer) { teller.begins(layer); }};
-  std::vector<std::promise<outcome>> promises(at_once);
+  std::vector<std::packaged_task<result<engine::model_profile>()>> tasks;
+  for (std::uint32_t i = 0; i < at_once; ++i)
+    tasks.emplace_back([&] {
+      return engine::profile_model(blueprint, options, samples, profile_repeats, within);
+    });
   std::vector<engine::model_profile> profiles;
   try {
     std::vector<std::unique_ptr<engine::work_thread>> threads;
-    for (std::size_t i = 0; i < promises.size(); ++i) {
+    for (auto& task : tasks) {
       threads.push_back(std::make_unique<engine::work_thread>(
-          "profile-" + std::to_string(i), static_cast<int>(how.threads_per_stage)));
-      threads.back()->post([&blueprint, &options, &samples, &within, &promise = promises[i]] {
-        try {
-          promise.set_value(
-              engine::profile_model(blueprint, options, samples, profile_repeats, within));
-        } catch (...) {
-          promise.set_exception(std::current_exception());
-        }
-      });
+          "profile-" + std::to_string(threads.size()), static_cast<int>(how.threads_per_stage)));
+      threads.back()->post([&task] { task(); });
     }
     threads.clear();  // waits
-    for (auto& each : promises) {
+    for (auto& each : tasks) {
       auto profile = each.get_future().get();
       if (!profile) return profile;
       profiles.push_back(std::move(*profile));

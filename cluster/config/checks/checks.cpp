@@ -88,22 +88,21 @@ result<void> check_loss_scale(draft& whole, const registries&) {
 
 result<void> check_texts(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
-  const auto refuse = [&whole](const std::string& name, const std::string& why) {
-    return fail_at(whole, name, why);
-  };
-  if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
+  if (config.model.name.empty()) return fail_at(whole, "model.name", "is empty; name a model");
   if (!config.model.init_skip.empty() && config.model.init.empty())
-    return refuse("model.init_skip", "skips tensors of a file; name one with --init");
+    return fail_at(whole, "model.init_skip", "skips tensors of a file; name one with --init");
   if (config.train.save_state && config.train.save.empty())
-    return refuse("train.save_state", "needs a file to write to; name one with --save");
+    return fail_at(whole, "train.save_state", "needs a file to write to; name one with --save");
   if (config.observe.profile_only && config.observe.save_profile.empty())
-    return refuse("observe.profile_only", "needs a file to write to; name one with --save-profile");
-  if (config.data.source.empty()) return refuse("data.source", "is empty; name a data source");
+    return fail_at(whole, "observe.profile_only",
+                   "needs a file to write to; name one with --save-profile");
+  if (config.data.source.empty())
+    return fail_at(whole, "data.source", "is empty; name a data source");
   if (!config.link.listen.empty() && !is_address(config.link.listen))
-    return refuse("link.listen",
-                  '"' + config.link.listen +
-                      "\" is not an address; allowed: HOST:PORT with a port from 0 to "
-                      "65535 (0: any free one)");
+    return fail_at(whole, "link.listen",
+                   '"' + config.link.listen +
+                       "\" is not an address; allowed: HOST:PORT with a port from 0 to "
+                       "65535 (0: any free one)");
   return {};
 }
 

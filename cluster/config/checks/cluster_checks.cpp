@@ -132,11 +132,9 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
     const auto& node = config.nodes[i];
     if (const auto wrong = fault_of(node, config, whole.config.link))
       refuse(i, wrong->first, wrong->second);
-    for (std::size_t j = 0; j < i; ++j) {
-      if (config.nodes[j].name != node.name || node.name.empty()) continue;
+    const bool is_first = &*std::ranges::find(config.nodes, node.name, &node_entry::name) == &node;
+    if (!node.name.empty() && !is_first)
       refuse(i, "name", "two nodes are named \"" + node.name + "\"; give each its own name");
-      break;
-    }
   }
   return found;
 }
@@ -175,43 +173,41 @@ result<void> check_scheduler(draft& whole, const registries&) {
 result<void> check_cluster(draft& whole, const registries&) {
   const auto& config = whole.config.cluster;
   const link_config& link = whole.config.link;
-  const auto refuse = [&whole](const std::string& first, const std::string& second,
-                               const std::string& why) {
-    return fail_at(whole, first, second, why);
-  };
   const std::string way(word_of(config.launch));
   if (const auto why = wrong_network(config.network); !why.empty())
-    return refuse("cluster.network", "cluster.network", why);
+    return fail_at(whole, "cluster.network", why);
   if (const auto why = wrong_trainer_address(link.listen, config.launch); !why.empty())
-    return refuse("link.listen", "link.listen", why);
+    return fail_at(whole, "link.listen", why);
   const bool by_others = config.launch != launch_way::local || !config.nodes.empty();
   if (by_others && whole.config.pipeline.stages_in == placement::threads)
-    return refuse("pipeline.stages_in", "cluster.launch",
-                  "stages in threads live in the trainer's process, and are launched nowhere; put "
-                  "them in processes, or leave [cluster] and [[node]] out");
+    return fail_at(whole, "pipeline.stages_in", "cluster.launch",
+                   "stages in threads live in the trainer's process, and are launched nowhere; put "
+                   "them in processes, or leave [cluster] and [[node]] out");
   if (is_over_hosts(config.launch) && config.nodes.empty())
-    return refuse("cluster.launch", "cluster.launch",
-                  way + " needs hosts; name them in [[node]] tables" +
-                      (config.launch == launch_way::mpi ? " or in a host_file" : ""));
+    return fail_at(whole, "cluster.launch",
+                   way + " needs hosts; name them in [[node]] tables" +
+                       (config.launch == launch_way::mpi ? " or in a host_file" : ""));
   if (config.launch == launch_way::none && !config.nodes.empty())
-    return refuse("cluster.launch", "cluster.launch",
-                  "\"none\" starts nothing on nodes; leave the [[node]] tables out, or choose ssh");
+    return fail_at(
+        whole, "cluster.launch",
+        "\"none\" starts nothing on nodes; leave the [[node]] tables out, or choose ssh");
   if (is_over_hosts(config.launch) && link.transport == transport::shm)
-    return refuse("link.transport", "cluster.launch",
-                  "shared memory does not reach other hosts, on which \"" + way +
-                      "\" starts the stages; choose auto, mixed or tcp");
+    return fail_at(whole, "link.transport", "cluster.launch",
+                   "shared memory does not reach other hosts, on which \"" + way +
+                       "\" starts the stages; choose auto, mixed or tcp");
   if (config.launch == launch_way::none && link.listen.empty())
-    return refuse("cluster.launch", "link.listen",
-                  "where others start the processes, they must know where to join: name an address "
-                  "with --listen ([link] listen)");
+    return fail_at(
+        whole, "cluster.launch", "link.listen",
+        "where others start the processes, they must know where to join: name an address "
+        "with --listen ([link] listen)");
   if (config.push != push_extent::nothing && config.launch != launch_way::ssh)
-    return refuse("cluster.push", "cluster.launch",
-                  "a program is copied to hosts over ssh alone, and not with \"" + way +
-                      "\"; leave push out, or choose ssh");
+    return fail_at(whole, "cluster.push", "cluster.launch",
+                   "a program is copied to hosts over ssh alone, and not with \"" + way +
+                       "\"; leave push out, or choose ssh");
   if (!config.logs.empty() && config.nodes.empty())
-    return refuse("cluster.logs", "cluster.logs",
-                  "there is a file for each node, and no node; add [[node]] tables, or redirect "
-                  "what the program writes");
+    return fail_at(whole, "cluster.logs",
+                   "there is a file for each node, and no node; add [[node]] tables, or redirect "
+                   "what the program writes");
   if (is_over_hosts(config.launch) && link.transport == transport::automatic)
     whole.config.link.transport = transport::mixed;
   return {};

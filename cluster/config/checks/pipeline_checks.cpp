@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "cluster/config/words.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
@@ -135,8 +136,8 @@ result<void> check_link(draft& whole, const registries&) {
   const placement where = whole.config.pipeline.stages_in;
   if (kind == transport::automatic) return {};
   if ((kind == transport::loopback) == (where == placement::threads)) return {};
-  const std::string link(name_of(kind));
-  const std::string stages(name_of(where));
+  const std::string link(word_of(kind));
+  const std::string stages(word_of(where));
   return fail_at(whole, "link.transport", "pipeline.stages_in",
                  link + source(whole, "link.transport", link) + " cannot connect stages in " +
                      stages + source(whole, "pipeline.stages_in", stages) + "; allowed there: " +
@@ -148,7 +149,7 @@ result<void> check_hang(draft& whole, const registries&) {
   if (whole.config.train.hang_timeout == 0 || where == placement::processes) return {};
   return fail_at(whole, "train.hang_timeout", "pipeline.stages_in",
                  "stages in threads" +
-                     source(whole, "pipeline.stages_in", std::string(name_of(placement::threads))) +
+                     source(whole, "pipeline.stages_in", std::string(word_of(placement::threads))) +
                      " cannot be ended when they hang; put them in processes");
 }
 

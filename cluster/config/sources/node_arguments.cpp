@@ -4,7 +4,9 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/config/checks/host_checks.hpp"
@@ -20,7 +22,7 @@ namespace {
 template <class Enumeration>
 result<Enumeration> enumerator(const std::string& flag, const std::string& word,
                                const std::string& allowed) {
-  const auto words = words_of<Enumeration>;
+  const std::span<const std::string_view> words = words_of<Enumeration>;
   const auto found = std::find(words.begin(), words.end(), word);
   if (found == words.end() || (", " + allowed + ",").find(", " + word + ",") == std::string::npos)
     return fail(errc::bad_config, flag + ": unknown value \"" + word + "\"; allowed: " + allowed);
@@ -92,7 +94,7 @@ result<node_options> read_node_arguments(std::span<const char* const> arguments)
 
 std::vector<std::string> to_arguments(const node_options& options) {
   std::vector<std::string> out{"--join",     options.join, "--node-name",
-                               options.name, "--link",     std::string(name_of(options.transport))};
+                               options.name, "--link",     std::string(word_of(options.transport))};
   if (options.network == network::trusted) out.insert(out.end(), {"--network", "trusted"});
   if (!options.listen.empty()) out.insert(out.end(), {"--node-listen", options.listen});
   if (options.verbose) out.emplace_back("--verbose");

@@ -60,19 +60,13 @@ flow_facts small_then_large(channel& by, const std::string& name,
                             const std::function<void(const flow_facts&)>& so_far,
                             const figure& of_small, const figure& of_large) {
   flow_facts out{.by = name};
-  const auto trip = of_small(by);
-  if (!trip) {
-    out.error = trip.error().text;
-    return out;
-  }
-  out.round_trip_us = *trip;
-  so_far(out);
-  const auto rate = of_large(by);
-  if (rate) {
-    out.megabytes_per_second = *rate;
-  } else {
-    out.error = rate.error().text;
-  }
+  const auto rate = of_small(by).and_then([&](double trip) {
+    out.round_trip_us = trip;
+    so_far(out);
+    return of_large(by);
+  });
+  out.megabytes_per_second = rate.value_or(0);
+  if (!rate) out.error = rate.error().text;
   return out;
 }
 

@@ -148,11 +148,8 @@ class raw_socket final : public channel {
 }  // namespace
 
 raw_socket_listener::raw_socket_listener(descriptor socket, std::string address)
-    : socket_(std::move(socket)), address_(std::move(address)), token_([] {
-        std::uint64_t token = 0;
-        messages::fill_random(std::as_writable_bytes(std::span(&token, 1)));
-        return token;
-      }()) {
+    : socket_(std::move(socket)), address_(std::move(address)) {
+  messages::fill_random(std::as_writable_bytes(std::span(&token_, 1)));
   thread_ = std::thread([this] {
     for (;;) {
       const descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));

@@ -30,7 +30,7 @@ class raw_socket_listener {
 
   const descriptor socket_;
   const std::string address_;
-  const std::uint64_t token_;
+  std::uint64_t token_ = 0;
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cluster/doctor/host/examine_host.hpp"
+#include "cluster/launch/start/retried.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -25,8 +26,7 @@ pid_t start_child(const What& what) {
 
 int code_of(pid_t child) {
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  retried([&] { return ::waitpid(child, &status, 0); });
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <string>
 
+#include "cluster/launch/start/retried.hpp"
+#include "cluster/launch/start/write_all.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
@@ -35,15 +36,6 @@ std::string text_of(const child_start& how) {
   for (int which = 0; which < static_cast<int>(RLIM_NLIMITS); ++which)
     ::getrlimit(static_cast<__rlimit_resource>(which), &head.limits[which]);
   return std::string(reinterpret_cast<const char*>(&head), sizeof head) + words;
-}
-
-bool write_all(int file, const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const auto count = ::write(file, text.data() + done, text.size() - done);
-    if (count < 0 && errno != EINTR) return false;
-    done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
-  }
-  return true;
 }
 
 /// One byte and the descriptors behind it.
@@ -88,11 +80,8 @@ bool send_order(int socket, const child_start& how) {
 
 std::optional<copy_order> receive_order(int socket) {
   message got(most_descriptors);
-  ssize_t count = 0;
-  do {
-    count = ::recvmsg(socket, &got.header, MSG_CMSG_CLOEXEC);
-  } while (count < 0 && errno == EINTR);
-  if (count <= 0) return std::nullopt;
+  if (retried([&] { return ::recvmsg(socket, &got.header, MSG_CMSG_CLOEXEC); }) <= 0)
+    return std::nullopt;
   copy_order order;
   if (const cmsghdr* const control = CMSG_FIRSTHDR(&got.header))
     std::memcpy(&order, CMSG_DATA(control),

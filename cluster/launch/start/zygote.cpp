@@ -27,6 +27,7 @@
 #include "cluster/launch/start/copy_order.hpp"
 #include "cluster/launch/start/copying.hpp"
 #include "cluster/launch/start/process_start.hpp"
+#include "cluster/launch/start/retried.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
@@ -68,10 +69,8 @@ class zygote {
   /// 0: it cannot be made. Negative: the zygote is of no use any more, and no copy is under way.
   pid_t await_copy() {
     pollfd answer{socket_.get(), POLLIN, 0};
-    int ready = 0;
-    do {
-      ready = ::poll(&answer, 1, static_cast<int>(patience.count()));
-    } while (ready < 0 && errno == EINTR);
+    const auto most = static_cast<int>(patience.count());
+    const int ready = retried([&] { return ::poll(&answer, 1, most); });
     // From here on a copy that has not spoken cannot any more, and ends.
     if (ready <= 0) ::shutdown(socket_.get(), SHUT_RD);
     pid_t said = 0;
@@ -84,8 +83,7 @@ class zygote {
     if (!is_ours() || !socket_) return;
     socket_.reset();
     ::kill(pid_, SIGKILL);
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    retried([this] { return ::waitpid(pid_, nullptr, 0); });
   }
 
   const pid_t pid_;

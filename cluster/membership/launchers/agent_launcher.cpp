@@ -54,15 +54,14 @@ result<void> agent_launcher::open() {
 }
 
 result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
-  auto made = agent_child(settings_, host);
-  if (!made) return tl::unexpected(made.error());
-  child_spec child = std::move(*made);
+  auto child = agent_child(settings_, host);
+  if (!child) return tl::unexpected(child.error());
   auto seal = agent_seal(settings_, host);
   if (!seal) return tl::unexpected(seal.error());
   auto ends = open_pipe();
   if (!ends) return tl::unexpected(ends.error());
   ::fcntl(ends->write.get(), F_SETFL, O_NONBLOCK);
-  child.standard_input = ends->read.get();
+  child->standard_input = ends->read.get();
   {
     const std::lock_guard lock(mutex_);
     sessions_.push_back(std::make_unique<agent_session>(
@@ -70,14 +69,9 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
                       session_core({host.name, host.host, build, program_on(host),
                                     carrier_name(settings_.carrier), own_program().string()},
                                    settings_.silence, settings_.patience, clock::now()),
-                      std::move(*seal),
-                      std::move(ends->write),
-                      {},
-                      {},
-                      {},
-                      0}));
+                      std::move(*seal), std::move(ends->write)}));
   }
-  return group_->start(child).map_error([&](const error& why) {
+  return group_->start(*child).map_error([&](const error& why) {
     error told = error_about(agent_place{host.name, host.host, "", "", ""}.text(), why);
     if (host.host.empty() && !host.program.empty()) told.text += "; see `program` in its [[node]]";
     return told;

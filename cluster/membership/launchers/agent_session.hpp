@@ -32,9 +32,9 @@ struct agent_session {
   session_core core;
   std::unique_ptr<stream_seal> seal;  // where a scheduler carries the stream
   descriptor input;                   // of the agent; non-blocking
-  std::string unsent;                 // to it
-  last_words words;
-  std::map<std::string, std::string> last_error;  // of each process: its last line on stderr
+  std::string unsent = {};            // to it
+  last_words words = {};
+  std::map<std::string, std::string> last_error = {};  // of each process: its last line on stderr
   std::uint32_t cores = 0;
 };
 

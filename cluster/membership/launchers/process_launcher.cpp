@@ -109,17 +109,18 @@ class process_launcher final : public node_launcher {
       return room;
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
-    child_spec child{
-        .name = name, .arguments = {}, .environment = {{started_by, std::to_string(::getpid())}}};
-    child.arguments = to_arguments({.join = trainer,
-                                    .name = name,
-                                    .transport = link_.transport,
-                                    .network = link_.network,
-                                    .verbose = verbose_,
-                                    .secret_descriptor = handed_over_as,
-                                    .secret_file = {}});
-    child.handed_over = secret->get();
-    return group_.start(child).map([&] { started_.insert(name); });
+    return group_
+        .start({.name = name,
+                .arguments = to_arguments({.join = trainer,
+                                           .name = name,
+                                           .transport = link_.transport,
+                                           .network = link_.network,
+                                           .verbose = verbose_,
+                                           .secret_descriptor = handed_over_as,
+                                           .secret_file = {}}),
+                .environment = {{started_by, std::to_string(::getpid())}},
+                .handed_over = secret->get()})
+        .map([&] { started_.insert(name); });
   }
 
   result<void> invite(int socket, const std::string& trainer) override {
@@ -249,11 +250,9 @@ messages::link_transport transport_of(const link_config& config) noexcept {
 }
 
 messages::link_options link_options_of(const process_link& link) {
-  messages::link_options out;
-  out.transport = transport_of(link);
-  out.secret = link.secret;
-  out.beyond_loopback = link.beyond_loopback;
-  return out;
+  return {.transport = transport_of(link),
+          .secret = link.secret,
+          .beyond_loopback = link.beyond_loopback};
 }
 
 actors::link_factory process_link_factory(const process_link& link) {

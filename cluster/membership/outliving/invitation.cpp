@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/start/retried.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -55,10 +56,7 @@ result<void> send_invitation(int socket, const invitation& what) {
 
 result<std::optional<invitation>> receive_invitation(int socket) {
   std::array<char, most_bytes> bytes{};
-  ssize_t count = 0;
-  do {
-    count = ::recv(socket, bytes.data(), bytes.size(), 0);
-  } while (count < 0 && errno == EINTR);
+  const auto count = retried([&] { return ::recv(socket, bytes.data(), bytes.size(), 0); });
   if (count == 0) return std::nullopt;
   if (count < 0 && errno == ECONNRESET) return std::nullopt;  // nobody had read what was declined
   if (count < 0)

@@ -44,16 +44,10 @@ class reference_thread {
   /// Has it done there and waits. What it throws becomes an error.
   template <class Task>
   std::invoke_result_t<Task> run(Task task) {
-    std::promise<std::invoke_result_t<Task>> outcome;
-    work_.post([&] {
-      try {
-        outcome.set_value(task());
-      } catch (...) {
-        outcome.set_exception(std::current_exception());
-      }
-    });
+    std::packaged_task<std::invoke_result_t<Task>()> done(std::move(task));
+    work_.post([&done] { done(); });
     try {
-      return outcome.get_future().get();
+      return done.get_future().get();
     } catch (const std::exception& problem) {
       return fail(errc::handler_failed,
                   "verify: the step in one process failed: " + engine::reason_of(problem));

@@ -110,7 +110,7 @@ std::optional<std::uint64_t> newest_readable(const checkpoint_folder& folder,
 /// read of these steps or later ones. Gives their number.
 result<std::size_t> restore_manifests(const disk_access& by) {
   const auto& dir = by.checkpointed.kept.dir;
-  auto disks = open_disks(by.group, by.ask, by.cluster, dir, by.run);
+  auto disks = open_disks(by, dir);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
   const auto steps = folder.steps();
@@ -174,7 +174,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by,
                                                  const std::vector<std::uint64_t>& weight_bytes) {
   const auto& kept = by.checkpointed.kept;
   if (kept.storage != checkpoint_storage::local) return std::nullopt;
-  auto disks = open_disks(by.group, by.ask, by.cluster, kept.dir, by.run);
+  auto disks = open_disks(by, kept.dir);
   if (!disks) return tl::unexpected(disks.error());
   if (disks->disks.size() == 1)
     log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
@@ -185,10 +185,7 @@ result<std::optional<slice_disks>> open_disks_of(const disk_access& by,
 
 result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by) {
   if (!disks) return {};
-  auto opened = open_disks_again(by.group, by.ask, by.cluster, by.checkpointed.kept.dir, by.run);
-  if (!opened) return tl::unexpected(opened.error());
-  disks = std::move(*opened);
-  return {};
+  return open_disks_again(by).map([&](slice_disks opened) { disks = std::move(opened); });
 }
 
 result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& by) {
@@ -197,9 +194,8 @@ result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& 
 
 result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {
   const auto dir = (of.folder / "").parent_path().parent_path();
-  auto disks = open_disks(by.group, by.ask, by.cluster, dir, by.run);
-  if (!disks) return tl::unexpected(disks.error());
-  return find_slices(by.ask, std::move(*disks), of);
+  return open_disks(by, dir).and_then(
+      [&](slice_disks disks) { return find_slices(by.ask, std::move(disks), of); });
 }
 
 result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "actors/futures/requester.hpp"
@@ -14,15 +13,6 @@
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
-
-/// Who asks the hosts of a run for what is on their disks. Its parts outlive it.
-struct disk_access {
-  node_group& group;
-  actors::requester& ask;
-  const cluster_config& cluster;
-  const checkpointed_run& checkpointed;
-  std::string run;  ///< See open_slices.
-};
 
 /// The disks on which the run's checkpoints are to be kept, where they are the hosts' own. Warns
 /// where all hosts have one folder, and where a disk has too little room. `weight_bytes`: of the

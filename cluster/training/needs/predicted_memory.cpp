@@ -65,12 +65,6 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
   return all;
 }
 
-/// Adds what a stage keeps of itself while it writes its files of a checkpoint.
-void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to) {
-  for (std::size_t stage = 0; stage < bytes.size(); ++stage)
-    add_on_host(to.stages.at(stage), bytes[stage].tensors + bytes[stage].state);
-}
-
 /// Whether one stage alone can be replayed, so that stages remember what they send.
 bool logs_edges(const pipeline_config& pipeline, const train_config& train) {
   const bool is_replaceable = pipeline.edges == edge_transport::link &&
@@ -155,8 +149,9 @@ result<predicted_memory> predict_memory(const planned_run& of) {
     const auto& own = bytes->at(stage);
     add_where_computed(all.stages[stage], own.state - own.even_state);  // the planner's are equal
     all.stages[stage].on_device += own.tensors - own.parameters;        // buffers
+    if (!config.checkpoint.dir.empty())  // what it keeps while it writes its files
+      add_on_host(all.stages[stage], own.tensors + own.state);
   }
-  if (!config.checkpoint.dir.empty()) add_checkpoint(*bytes, all);
   if (config.train.on_fault == fault_policy::recover)
     if (auto added = add_versions(*bytes, are_lent_whole(run), config, known, all); !added)
       return tl::unexpected(added.error());

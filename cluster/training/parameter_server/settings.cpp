@@ -1,9 +1,7 @@
 #include "cluster/training/parameter_server/settings.hpp"
 
-#include <array>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +10,8 @@
 
 namespace troupe::cluster {
 
-namespace words {
-inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
-}  // namespace words
 template <>
-inline constexpr std::span<const std::string_view> words_of<engine::server_mode>{
-    words::server_mode};
+inline constexpr word_list<2> words_of<engine::server_mode>{"synchronous", "asynchronous"};
 
 namespace {
 
@@ -30,23 +24,23 @@ std::vector<option> server_options() {
   using settings = server_settings;
   return {
       {"server", "workers", "--workers", "", "N", "Worker processes, which compute gradients",
-       integer(own(&settings::workers), 1, most_processes), ""},
+       integer(own(&settings::workers), 1, most_processes)},
       {"server", "shards", "--shards", "", "N", "Shard processes, which own the parameters",
-       integer(own(&settings::shards), 1, most_processes), ""},
+       integer(own(&settings::shards), 1, most_processes)},
       {"server", "mode", "--mode", "", "KIND",
        "How updates are made; synchronous: one for the gradients of all workers together; "
        "asynchronous: one for each worker's gradients",
-       choice(own(&settings::mode)), ""},
+       choice(own(&settings::mode))},
       {"server", "staleness", "--staleness", "", "N",
        "Maximum number of updates that an asynchronous gradient may have missed",
-       integer(own(&settings::staleness), 0, any), ""},
+       integer(own(&settings::staleness), 0, any)},
       {"server", "bf16_gradients", "--bf16-gradients", "--no-bf16-gradients", "",
-       "Send gradients in bf16", on_off(own(&settings::bf16_gradients)), ""},
+       "Send gradients in bf16", on_off(own(&settings::bf16_gradients))},
       {"server", "threads_per_worker", "--threads-per-worker", "", "N",
        "Compute threads per worker; 0: cores / workers, at least 1",
-       integer(own(&settings::threads_per_worker), 0, most_threads), ""},
+       integer(own(&settings::threads_per_worker), 0, most_threads)},
       {"server", "threads_per_shard", "--threads-per-shard", "", "N", "Compute threads per shard",
-       integer(own(&settings::threads_per_shard), 1, most_threads), ""},
+       integer(own(&settings::threads_per_shard), 1, most_threads)},
   };
 }
 

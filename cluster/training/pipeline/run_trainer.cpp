@@ -30,9 +30,7 @@ result<launch_choice> place_nodes(const registries& known, const launch_tables& 
 /// The config with what places stages, where nodes say their memory.
 result<trainer_config> with_places(const planned_run& of) {
   if (!names_memory(of.config.cluster)) return of.config;
-  auto placed = place_by_memory(of);
-  if (!placed) return tl::unexpected(placed.error());
-  return std::move(placed->config);
+  return place_by_memory(of).map([](placed_run placed) { return std::move(placed.config); });
 }
 
 /// What the model's layers and stages are predicted to need.

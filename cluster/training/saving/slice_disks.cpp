@@ -39,13 +39,13 @@ std::vector<fs::path> slice_folders_of(const node_group& group, const cluster_co
 }
 
 /// What each place answers.
-opened_places ask_once(node_group& group, actors::requester& ask,
-                       const std::vector<fs::path>& folders, const std::string& run) {
+opened_places ask_once(const disk_access& by, const std::vector<fs::path>& folders) {
   std::vector<actors::future<actors::slices_opened>> answers;
   for (std::size_t place = 0; place < folders.size(); ++place)
-    answers.push_back(ask.request<actors::slices_opened>(
-        caf::actor_cast<actors::host_actor>(group.hosts().at(place)),
-        actors::open_slices{(folders[place] / slices_folder).string(), run}, usual_deadlines.join));
+    answers.push_back(by.ask.request<actors::slices_opened>(
+        caf::actor_cast<actors::host_actor>(by.group.hosts().at(place)),
+        actors::open_slices{(folders[place] / slices_folder).string(), by.run},
+        usual_deadlines.join));
   opened_places opened;
   for (const auto& each : answers) opened.push_back(each.get());
   return opened;
@@ -57,17 +57,16 @@ bool is_taken(const result<actors::slices_opened>& answer) {
 
 /// The same; waits a while for another run's processes to end, which may have been started by the
 /// same command.
-opened_places ask_to_open(node_group& group, actors::requester& ask, const cluster_config& cluster,
-                          const fs::path& dir, const std::string& run) {
+opened_places ask_to_open(const disk_access& by, const fs::path& dir) {
   using clock = std::chrono::steady_clock;
-  const auto folders = slice_folders_of(group, cluster, dir);
+  const auto folders = slice_folders_of(by.group, by.cluster, dir);
   const auto end = clock::now() + usual_deadlines.orphans;
-  auto opened = ask_once(group, ask, folders, run);
+  auto opened = ask_once(by, folders);
   if (const auto taken = std::ranges::find_if(opened, is_taken); taken != opened.end())
     log::info((*taken)->folder + " is still another run's: waiting for its processes to end");
   while (std::ranges::any_of(opened, is_taken) && clock::now() < end) {
     std::this_thread::sleep_for(between_tries);
-    opened = ask_once(group, ask, folders, run);
+    opened = ask_once(by, folders);
   }
   for (auto& each : opened)
     if (is_taken(each))
@@ -100,10 +99,13 @@ error of_place(const std::string& host, const error& why) {
   return error_about("checkpoint.storage" + (host.empty() ? "" : ": " + host), why);
 }
 
-/// What all disks answer, in their order, or who says first why not.
-template <class Answer>
-result<std::vector<Answer>> all_of(const std::vector<actors::future<Answer>>& answers,
-                                   const slice_disks& disks) {
+/// What all disks answer to an order, in their turn, or who says first why not.
+template <class Answer, class Order>
+result<std::vector<Answer>> ask_all(actors::requester& ask, const slice_disks& disks,
+                                    const Order& order, std::chrono::seconds patience) {
+  std::vector<actors::future<Answer>> answers;
+  for (const auto& each : disks.disks)
+    answers.push_back(ask.request<Answer>(each.store, order, patience));
   auto whole = actors::all(answers).get();
   if (whole || whole.error().code == errc::peer_lost) return whole;
   for (std::size_t disk = 0; disk < answers.size(); ++disk) {
@@ -120,11 +122,7 @@ result<std::vector<actors::slices_checked>> check_all(actors::requester& ask,
                                                       const checkpoint_manifest& manifest) {
   actors::check_slices order{.checkpoint = manifest.slices, .files = {}};
   for (const auto& [name, file] : manifest.files) order.files.emplace(name, file.sums);
-  std::vector<actors::future<actors::slices_checked>> answers;
-  for (const auto& each : disks.disks)
-    answers.push_back(
-        ask.request<actors::slices_checked>(each.store, order, usual_deadlines.write));
-  return all_of(answers, disks);
+  return ask_all<actors::slices_checked>(ask, disks, order, usual_deadlines.write);
 }
 
 /// Where a file is whole nowhere: what each host says.
@@ -184,21 +182,17 @@ result<std::vector<std::string>> slice_disks::folders_of(const std::string& chec
   return folders;
 }
 
-result<slice_disks> open_disks(node_group& group, actors::requester& ask,
-                               const cluster_config& cluster, const fs::path& dir,
-                               const std::string& run) {
-  const auto opened = ask_to_open(group, ask, cluster, dir, run);
-  const auto hosts = group.hosts_of_places();
+result<slice_disks> open_disks(const disk_access& by, const fs::path& dir) {
+  const auto opened = ask_to_open(by, dir);
+  const auto hosts = by.group.hosts_of_places();
   for (std::size_t place = 0; place < opened.size(); ++place)
     if (!opened[place]) return tl::unexpected(of_place(hosts.at(place), opened[place].error()));
   return sorted(opened, hosts);
 }
 
-result<slice_disks> open_disks_again(node_group& group, actors::requester& ask,
-                                     const cluster_config& cluster, const fs::path& dir,
-                                     const std::string& run) {
-  const auto opened = ask_to_open(group, ask, cluster, dir, run);
-  const auto hosts = group.hosts_of_places();
+result<slice_disks> open_disks_again(const disk_access& by) {
+  const auto opened = ask_to_open(by, by.checkpointed.kept.dir);
+  const auto hosts = by.group.hosts_of_places();
   for (std::size_t place = 0; place < opened.size(); ++place) {
     if (opened[place]) continue;
     const auto& why = opened[place].error();
@@ -258,22 +252,17 @@ result<void> check_slice(actors::requester& ask, const slice_disks& disks,
 
 result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
                               const checkpoint_manifest& of) {
-  std::vector<actors::future<actors::acknowledged>> answers;
-  for (const auto& each : disks.disks)
-    answers.push_back(ask.request<actors::acknowledged>(
-        each.store, actors::keep_manifest{of.slices, to_text(of)}, usual_deadlines.transfer));
-  return all_of(answers, disks).map([](const auto&) {});
+  const actors::keep_manifest order{of.slices, to_text(of)};
+  return ask_all<actors::acknowledged>(ask, disks, order, usual_deadlines.transfer)
+      .map([](const auto&) {});
 }
 
 result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::requester& ask,
                                                                   const slice_disks& disks,
                                                                   const checkpoint_folder& of,
                                                                   std::uint64_t after) {
-  std::vector<actors::future<actors::manifests_kept>> answers;
-  for (const auto& each : disks.disks)
-    answers.push_back(ask.request<actors::manifests_kept>(
-        each.store, actors::list_manifests{of.owner()}, usual_deadlines.transfer));
-  const auto kept = all_of(answers, disks);
+  const auto kept = ask_all<actors::manifests_kept>(ask, disks, actors::list_manifests{of.owner()},
+                                                    usual_deadlines.transfer);
   if (!kept) return tl::unexpected(kept.error());
   std::map<std::uint64_t, checkpoint_manifest> all;
   for (std::size_t disk = 0; disk < kept->size(); ++disk)
@@ -294,11 +283,9 @@ result<void> prune_slices(actors::requester& ask, const slice_disks& disks,
                           const checkpoint_folder& of, std::uint64_t newest) {
   const auto kept = of.slices();
   if (!kept) return tl::unexpected(kept.error());
-  std::vector<actors::future<actors::acknowledged>> answers;
-  for (const auto& each : disks.disks)
-    answers.push_back(ask.request<actors::acknowledged>(
-        each.store, actors::keep_slices{of.owner(), *kept, newest}, usual_deadlines.transfer));
-  return all_of(answers, disks).map([](const auto&) {});
+  const actors::keep_slices order{of.owner(), *kept, newest};
+  return ask_all<actors::acknowledged>(ask, disks, order, usual_deadlines.transfer)
+      .map([](const auto&) {});
 }
 
 }  // namespace troupe::cluster

@@ -14,6 +14,7 @@
 #include "cluster/hosts/cluster_config.hpp"
 #include "cluster/hosts/slice_copies_core.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -40,18 +41,23 @@ struct slice_disks {
   [[nodiscard]] result<std::vector<std::string>> folders_of(const std::string& checkpoint) const;
 };
 
-/// Opens the folders of all places, or makes them: a node's own for checkpoints, else `dir`. `run`:
-/// see open_slices. Errors: io_failed naming host and folder, peer_lost.
-[[nodiscard]] result<slice_disks> open_disks(node_group& group, actors::requester& ask,
-                                             const cluster_config& cluster,
-                                             const std::filesystem::path& dir,
-                                             const std::string& run);
+/// Who asks the hosts of a run for what is on their disks. Its parts outlive it.
+struct disk_access {
+  node_group& group;
+  actors::requester& ask;
+  const cluster_config& cluster;
+  const checkpointed_run& checkpointed;
+  std::string run;  ///< See open_slices.
+};
 
-/// The same in a run that goes on: a place whose folder cannot be opened is warned of and has none.
-[[nodiscard]] result<slice_disks> open_disks_again(node_group& group, actors::requester& ask,
-                                                   const cluster_config& cluster,
-                                                   const std::filesystem::path& dir,
-                                                   const std::string& run);
+/// Opens the folders of all places, or makes them: a node's own for checkpoints, else `dir`.
+/// Errors: io_failed naming host and folder, peer_lost.
+[[nodiscard]] result<slice_disks> open_disks(const disk_access& by,
+                                             const std::filesystem::path& dir);
+
+/// The same of the run's own checkpoints, in a run that goes on: a place whose folder cannot be
+/// opened is warned of and has none.
+[[nodiscard]] result<slice_disks> open_disks_again(const disk_access& by);
 
 /// A checkpoint whose files are on hosts' own disks, each whole on one of them at least.
 struct found_slices {

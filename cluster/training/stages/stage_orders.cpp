@@ -48,18 +48,17 @@ result<std::vector<actors::build_stage>> orders_for(const stage_tables& config,
                                                     const engine::schedule_choice& schedule) {
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
+  const auto names = stage_names_of(config.pipeline);
   const auto threads = threads_of_stages(config);
-  std::vector<actors::build_stage> orders;
-  for (const auto& name : stage_names_of(config.pipeline)) {
-    const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
-    orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
-    orders.back().name = name;
-  }
   const auto seats = seats_of_stages(config);
-  for (std::size_t i = 0; i < orders.size(); ++i) {
-    orders[i].device = seats[i].device;
-    orders[i].seat = seats[i].seat;
-    orders[i].seats = seats[i].seats;
+  std::vector<actors::build_stage> orders;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto stage = static_cast<std::uint32_t>(i) % layout->stages;
+    auto& order = orders.emplace_back(order_for(config, run, *layout, stage, threads.at(i)));
+    order.name = names[i];
+    order.device = seats[i].device;
+    order.seat = seats[i].seat;
+    order.seats = seats[i].seats;
   }
   return orders;
 }

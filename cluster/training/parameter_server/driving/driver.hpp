@@ -113,10 +113,6 @@ class driver {
     std::size_t worker = 0;
     result<actors::share_done> outcome;
   };
-  struct totals {
-    std::int64_t samples = 0;
-    std::vector<double> metrics = {};  // summed over samples
-  };
 
   /// Whether nobody waits for evaluations any more.
   [[nodiscard]] bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }

@@ -67,14 +67,15 @@ result<void> driver::evaluate(std::uint64_t step) {
 
 void driver::tell_evaluation(std::uint64_t step,
                              const std::map<std::int64_t, actors::share_done>& over) {
-  totals sum;
+  std::int64_t samples = 0;
+  std::vector<double> sums;
   for (const auto& [begin, done] : over) {
-    sum.samples += done.samples;
-    engine::add_sums(sum.metrics, done.metrics);
+    samples += done.samples;
+    engine::add_sums(sums, done.metrics);
   }
-  if (sum.samples == 0) return;
-  for (auto& each : sum.metrics) each /= static_cast<double>(sum.samples);
-  events_.on_evaluation(evaluated(step, plan_.metrics, sum.metrics));
+  if (samples == 0) return;
+  for (auto& each : sums) each /= static_cast<double>(samples);
+  events_.on_evaluation(evaluated(step, plan_.metrics, sums));
 }
 
 }  // namespace troupe::cluster
