@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "actors/futures/combine.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/pipeline/data/feed.hpp"
 #include "actors/recovery/failed_work.hpp"
 #include "engine/collective/norm/norm_groups.hpp"
@@ -28,11 +27,8 @@ double pipeline::loss_scale_of(const step_order& order) const {
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
   std::vector<future<acknowledged>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
-    answers.push_back(
-        ask_->request<acknowledged>(stages_[i],
-                                    announce_plan{number, kind, plan.microbatches, plan.chunks,
-                                                  plan.stages[i % layout_.stages]},
-                                    usual_deadlines.transfer));
+    answers.push_back(tell(stages_[i], announce_plan{number, kind, plan.microbatches, plan.chunks,
+                                                     plan.stages[i % layout_.stages]}));
   return all(std::move(answers)).get().map([](const auto&) {});
 }
 

@@ -331,15 +331,17 @@ class pipeline {
   /// Sends one request and waits for its answer.
   template <class Answer, class Actor, class Request>
   [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
+  /// Sends one that is only acknowledged.
+  template <class Actor, class Request>
+  future<acknowledged> tell(const Actor& whom, Request request);
   [[nodiscard]] result<engine::named_tensor> read_scaler();
-  /// Indices of all the stages that together hold the state of a stage's optimizer.
-  [[nodiscard]] std::vector<std::size_t> owners_of_state(std::size_t stage) const;
+  /// Indices of all the stages that hold optimizer state, those of one place in the model together.
+  [[nodiscard]] std::vector<std::size_t> owners_of_state() const;
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
   template <class Answer, class Request>
-  [[nodiscard]] result<void> visit(std::size_t stage, Request request, std::uint64_t first,
-                                   std::uint64_t count, const part_taker& take);
+  [[nodiscard]] result<void> visit(std::size_t stage, Request request, const part_taker& take);
   /// What a stage has, piece after piece, by places in its list.
   template <class Answer, class Request>
   [[nodiscard]] auto pieces_of(std::size_t stage, Request request);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/pipeline/data/feed.hpp"
@@ -74,10 +73,9 @@ void pipeline::tell_ends(const engine::step_key& from, const engine::step_key& d
     const bool is_new = std::ranges::find(lost, place, &stage_replacement::stage) != lost.end();
     if (is_new || (stage != first && stage != last)) continue;
     const auto& feeder = feeders_.at(place / layout_.stages);
-    told.push_back(ask_->request<acknowledged>(
-        stages_[place],
-        replace_feeder{caf::actor_cast<caf::strong_actor_ptr>(feeder), from, done_before},
-        usual_deadlines.transfer));
+    told.push_back(
+        tell(stages_[place],
+             replace_feeder{caf::actor_cast<caf::strong_actor_ptr>(feeder), from, done_before}));
   }
 }
 
