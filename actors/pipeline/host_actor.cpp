@@ -1,9 +1,7 @@
 #include "actors/pipeline/host_actor.hpp"
 
 #include <c10/core/Device.h>
-#include <unistd.h>
 
-#include <array>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -211,13 +209,11 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
   if (!opened) return to_caf(opened.error());
   if (!*opened) return slices_opened{.folder = order.folder, .is_taken = true};
   auto& folder = *opened;
-  std::array<char, 256> host{};
-  static_cast<void>(::gethostname(host.data(), host.size() - 1));
   std::error_code unknown;  // of which all that is said is the most there is
   known = {.store = {},
            .folder = folder->path().string(),
            .disk = folder->disk(),
-           .host = host.data(),
+           .host = host_name(),
            .free_bytes = std::filesystem::space(folder->path(), unknown).available};
   known.store =
       caf::actor_cast<caf::strong_actor_ptr>(spawn_slice_store(self->system(), std::move(*folder)));
