@@ -70,6 +70,10 @@ void connection::break_off(error why) {
   break_off(std::move(why), shared_.counters.bad_frames);
 }
 
+void connection::break_rule(std::string_view what) {
+  break_off({errc::bad_frame, fmt::format("peer {}: {}", name_, what)});
+}
+
 void connection::break_seal(const std::string& what) {
   if (keys() == nullptr) return refuse(refusal::malformed);
   break_off({errc::bad_frame, fmt::format("peer {}: {}", name_, what)}, shared_.counters.bad_macs);

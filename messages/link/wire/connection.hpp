@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/link/frames/bundle.hpp"
@@ -86,6 +87,8 @@ class connection {
   void broken(const error& why, bool worth_trying = false);
   /// Something on this side failed, for example for lack of memory.
   void break_off(error why);
+  /// What arrived breaks a rule of the protocol: "a chunk came eagerly".
+  void break_rule(std::string_view what);
   /// What arrived is no message of the protocol, or was changed on its way.
   void break_seal(const std::string& what);
   /// The other side has proved itself and is to get this side's address.
