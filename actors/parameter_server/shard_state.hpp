@@ -12,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "actors/base/errors.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"

@@ -8,7 +8,6 @@
 #include "actors/messages/mirror.hpp"
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
-#include "engine/collective/nccl/maker.hpp"
 #include "engine/model/model.hpp"
 
 namespace troupe::actors {

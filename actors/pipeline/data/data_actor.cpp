@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/detached.hpp"
 #include "actors/messages/data.hpp"

@@ -9,7 +9,6 @@
 #include "engine/collective/edge_transport.hpp"
 #include "engine/collective/reach.hpp"
 #include "engine/schedule/plan.hpp"
-#include "engine/step/edge.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
