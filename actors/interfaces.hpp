@@ -253,8 +253,7 @@ using shard_actor = caf::typed_actor<
     // peer_lost.
     caf::replies_to<struct read_shard_state>::with<struct shard_state_piece>,
     // From the shard's own work thread.
-    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>,
-    caf::reacts_to<struct state_ready>>;
+    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>>;
 
 /// Decides, once for all shards, whether a push to a parameter server is applied or refused.
 /// Watches its workers and shards. Lives on any node, best beside a shard.

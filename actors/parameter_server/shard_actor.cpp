@@ -249,8 +249,6 @@ void give_up(shard_pointer self, const error& why) {
   fail_all(self, why);
   for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))
     std::visit([&](auto& each) { each.answer.deliver(to_caf(why)); }, waiting);
-  for (auto& [ticket, answer] : std::exchange(self->state.reading_state, {}))
-    answer.deliver(to_caf(why));
 }
 
 caf::result<acknowledged> on_admit(shard_pointer self, const admit_worker& who) {
@@ -301,7 +299,6 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
       [self](const shard_updated& outcome) { on_updated(self, outcome); },
       [self](const values_ready& ready) { on_values(self, ready); },
       [self](const read_shard_state& order) { return on_read_state(self, order); },
-      [self](const state_ready& ready) { on_state(self, ready); },
   };
 }
 
