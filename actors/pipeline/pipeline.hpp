@@ -396,8 +396,7 @@ class pipeline {
   std::uint32_t logical_ = 1;
   bool shares_state_ = false;
   bool synced_norm_ = false;
-  std::vector<feeder_actor> feeders_;  // by replica
-  bool owns_feeders_ = false;
+  std::vector<feeder_actor> feeders_;   // by replica; its own where `options_` name no reader
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   engine::model_layout layout_;
   pipeline_options options_;  // the scaler as it was before the first training step

@@ -97,7 +97,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
 pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
-  if (owns_feeders_)
+  if (!options_.data)
     for (const auto& each : feeders_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }

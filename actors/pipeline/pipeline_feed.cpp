@@ -18,7 +18,6 @@ result<void> pipeline::choose_feeders(caf::actor_system& system) {
   if (options_.data) return connect_feeders();
   const auto which = open_->next_feeders();
   const auto last = layout_.virtual_stages() - 1;
-  owns_feeders_ = true;
   for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
     feeders_.push_back(
         spawn_feeder(system, caf::actor_cast<stage_actor>(slice_at(0, replica).stage),

@@ -89,7 +89,7 @@ void loopback_engine::close(peer_id which, const error& reason) {
     const auto found = peers_.find(which.value);
     if (found == peers_.end() || std::exchange(found->second.closing, true)) return;
     other = found->second.other.lock();
-    what = {found->second.id_there, reason.text, reason};
+    what = {found->second.id_there, reason};
   }
   // Our own "down" follows when the peer has come to the farewell.
   if (!other || !other->say_farewell(std::move(what))) lose(which, reason);
@@ -212,10 +212,10 @@ void loopback_engine::drop(peer_id which, const error& why) {
 
 void loopback_engine::tell(farewell& what) {
   const std::optional<peer> removed = remove(
-      what.from,
-      {errc::peer_lost, fmt::format("peer {} closed the link: {}", what.from.value, what.reason)});
+      what.from, {errc::peer_lost,
+                  fmt::format("peer {} closed the link: {}", what.from.value, what.reason.text)});
   if (!removed) return;
-  if (const auto other = removed->other.lock()) other->lose(removed->id_there, what.reason_there);
+  if (const auto other = removed->other.lock()) other->lose(removed->id_there, what.reason);
 }
 
 void loopback_engine::tell(down& what) {

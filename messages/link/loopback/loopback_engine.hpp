@@ -63,8 +63,7 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   };
   struct farewell {  // the peer closes
     peer_id from;
-    std::string reason;
-    error reason_there;
+    error reason;
   };
   struct down {
     peer_id which;
