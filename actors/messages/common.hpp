@@ -11,10 +11,8 @@
 namespace troupe::actors {
 
 /// The answer to a request that was carried out and returns nothing.
-struct acknowledged {
+struct acknowledged : without_fields {
   static constexpr auto declared = travels("acknowledged");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// Ends the node's process in order.
@@ -58,10 +56,8 @@ struct nodes_reached {
 };
 
 /// What memory there is for more on the node.
-struct ask_memory {
+struct ask_memory : without_fields {
   static constexpr auto declared = travels("ask_memory");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// What the node has beyond what it has taken.
@@ -77,10 +73,8 @@ struct memory_told {
 };
 
 /// The interfaces of the node's host, by which other nodes might reach it.
-struct ask_interfaces {
+struct ask_interfaces : without_fields {
   static constexpr auto declared = travels("ask_interfaces");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct interfaces_told {

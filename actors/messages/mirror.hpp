@@ -13,10 +13,8 @@
 namespace troupe::actors {
 
 /// Asks a keeper in whose memory it keeps versions.
-struct describe_keeper {
+struct describe_keeper : without_fields {
   static constexpr auto declared = travels("describe_keeper");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct keeper_described {

@@ -25,10 +25,8 @@ struct note_step {
   }
 };
 
-struct list_notes {
+struct list_notes : without_fields {
   static constexpr auto declared = travels("list_notes");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct notes_kept {
@@ -42,10 +40,8 @@ struct notes_kept {
 /// The run goes on from elsewhere: all versions and notes are forgotten, which may be of a model
 /// that was cut otherwise. From the trainer to the node that has outlived another one, before there
 /// are stages; within the node from its host to its keeper.
-struct forget_kept {
+struct forget_kept : without_fields {
   static constexpr auto declared = travels("forget_kept");
-
-  static void fields(auto&, auto&) {}
 };
 
 using note_messages = message_list<note_step, list_notes, notes_kept, forget_kept>;

@@ -15,10 +15,8 @@
 namespace troupe::actors {
 
 /// Has a node keep versions.
-struct open_keeper {
+struct open_keeper : without_fields {
   static constexpr auto declared = travels("open_keeper");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct keeper_opened {
@@ -30,10 +28,8 @@ struct keeper_opened {
 };
 
 /// Ends the stages that were built on the node.
-struct drop_stages {
+struct drop_stages : without_fields {
   static constexpr auto declared = travels("drop_stages");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// A piece of a stage's version, to keep: weights, buffers and the optimizer's state under their
@@ -139,10 +135,8 @@ struct replace_feeder {
 };
 
 /// All stages and feeders know the new stage: what it needs may be sent to it.
-struct resume_edges {
+struct resume_edges : without_fields {
   static constexpr auto declared = travels("resume_edges");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// Steps before `first` are not done again, nor are these. From the pipeline to its feeders.

@@ -120,10 +120,8 @@ struct worker_built {
 };
 
 /// Ends the shards, coordinators and workers that were built on the node.
-struct drop_server {
+struct drop_server : without_fields {
   static constexpr auto declared = travels("drop_server");
-
-  static void fields(auto&, auto&) {}
 };
 
 using server_host_messages =
