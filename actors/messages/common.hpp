@@ -11,7 +11,7 @@
 namespace troupe::actors {
 
 /// The answer to a request that was carried out and returns nothing.
-struct acknowledged : without_fields {
+struct acknowledged {
   static constexpr auto declared = travels("acknowledged");
 };
 
@@ -56,7 +56,7 @@ struct nodes_reached {
 };
 
 /// What memory there is for more on the node.
-struct ask_memory : without_fields {
+struct ask_memory {
   static constexpr auto declared = travels("ask_memory");
 };
 
@@ -73,7 +73,7 @@ struct memory_told {
 };
 
 /// The interfaces of the node's host, by which other nodes might reach it.
-struct ask_interfaces : without_fields {
+struct ask_interfaces {
   static constexpr auto declared = travels("ask_interfaces");
 };
 

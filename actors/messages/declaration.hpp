@@ -36,11 +36,6 @@ inline constexpr declaration stays_here{};
 template <class T>
 concept declared_message = std::same_as<std::remove_cvref_t<decltype(T::declared)>, declaration>;
 
-/// What a message is that has nothing to say beside its type.
-struct without_fields {
-  static void fields(auto&, auto&) {}
-};
-
 /// The messages of a conversation.
 template <declared_message... Messages>
 struct message_list {};

@@ -13,7 +13,7 @@
 namespace troupe::actors {
 
 /// Asks a keeper in whose memory it keeps versions.
-struct describe_keeper : without_fields {
+struct describe_keeper {
   static constexpr auto declared = travels("describe_keeper");
 };
 

@@ -25,7 +25,7 @@ struct note_step {
   }
 };
 
-struct list_notes : without_fields {
+struct list_notes {
   static constexpr auto declared = travels("list_notes");
 };
 
@@ -40,7 +40,7 @@ struct notes_kept {
 /// The run goes on from elsewhere: all versions and notes are forgotten, which may be of a model
 /// that was cut otherwise. From the trainer to the node that has outlived another one, before there
 /// are stages; within the node from its host to its keeper.
-struct forget_kept : without_fields {
+struct forget_kept {
   static constexpr auto declared = travels("forget_kept");
 };
 

@@ -15,7 +15,7 @@
 namespace troupe::actors {
 
 /// Has a node keep versions.
-struct open_keeper : without_fields {
+struct open_keeper {
   static constexpr auto declared = travels("open_keeper");
 };
 
@@ -28,7 +28,7 @@ struct keeper_opened {
 };
 
 /// Ends the stages that were built on the node.
-struct drop_stages : without_fields {
+struct drop_stages {
   static constexpr auto declared = travels("drop_stages");
 };
 
@@ -135,7 +135,7 @@ struct replace_feeder {
 };
 
 /// All stages and feeders know the new stage: what it needs may be sent to it.
-struct resume_edges : without_fields {
+struct resume_edges {
   static constexpr auto declared = travels("resume_edges");
 };
 

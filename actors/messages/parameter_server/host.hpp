@@ -120,7 +120,7 @@ struct worker_built {
 };
 
 /// Ends the shards, coordinators and workers that were built on the node.
-struct drop_server : without_fields {
+struct drop_server {
   static constexpr auto declared = travels("drop_server");
 };
 
