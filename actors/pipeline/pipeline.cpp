@@ -109,10 +109,6 @@ void pipeline::watch_work(std::size_t place, const future<stage_done>& answer) {
   });
 }
 
-bool pipeline::may_go_on_after(const error& why) const {
-  return why.code == errc::peer_lost || (!options_.keepers.empty() && failed_work_in(why));
-}
-
 bool pipeline::wait(std::chrono::milliseconds patience) const {
   const auto& answers = under_way_.front().answers;
   static_cast<void>(answers.get(patience));
@@ -142,7 +138,10 @@ void pipeline::add_up(const std::vector<stage_done>& reports, step_outcome& outc
 
 result<step_outcome> pipeline::finish() {
   const auto reports = under_way_.front().answers.get();
-  if (!reports && may_go_on_after(reports.error())) return tl::unexpected(reports.error());
+  const auto may_go_on_with_another_stage =
+      !reports && (reports.error().code == errc::peer_lost ||
+                   (!options_.keepers.empty() && failed_work_in(reports.error())));
+  if (may_go_on_with_another_stage) return tl::unexpected(reports.error());
   const auto pending = std::move(under_way_.front());
   under_way_.pop_front();
   if (!reports) return tl::unexpected(reports.error());

@@ -382,8 +382,6 @@ class pipeline {
   /// A stage whose arithmetic has thrown sends nothing any more. Where it can be replaced all steps
   /// under way fail with that, as if it were lost: others may wait for it. `answer`: of that stage.
   void watch_work(std::size_t place, const future<stage_done>& answer);
-  /// Whether the steps under way may go on with another stage.
-  [[nodiscard]] bool may_go_on_after(const error& why) const;
   /// Adds up what the stages report of a step.
   void add_up(const std::vector<stage_done>& reports, step_outcome& outcome) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);

@@ -29,10 +29,6 @@ at::Tensor flat_view(const at::Tensor& dense) {
   return at::as_strided(dense.detach(), {dense.numel()}, {1}, dense.storage_offset());
 }
 
-at::Tensor dense_of(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
-}
-
 /// What is left of a piece's limits while it is filled.
 struct room {
   std::uint64_t bytes;
@@ -43,7 +39,8 @@ struct room {
 /// A run of a tensor that is too large for a piece, from `first` on. Nothing: there is no room.
 std::optional<tensor_part> cut_tensor(const engine::named_tensor& from, std::uint64_t first,
                                       const room& left, bool must, piece_tensors how) {
-  const auto dense = dense_of(from.tensor);
+  const auto dense =
+      from.tensor.is_non_overlapping_and_dense() ? from.tensor : from.tensor.contiguous();
   const auto item = static_cast<std::uint64_t>(dense.element_size());
   auto count = left.bytes / item;
   if (count == 0 && !must) return std::nullopt;

@@ -224,14 +224,10 @@ void connection::lose(const error& why) {
   deadline_ = clock::time_point::max();
   dial_at_ = clock::time_point::max();
   drop_held();
-  forget_memory();
-  carrier_.hang_up();
-}
-
-void connection::forget_memory() {
   lent_.reset();
   borrowed_.reset();
   reassembly_.borrow_no_more();
+  carrier_.hang_up();
 }
 
 void connection::announce_down(const error& why) {

@@ -144,7 +144,6 @@ class connection {
   [[nodiscard]] bool dial_later(clock::time_point now);
   void announce_down(const error& why);
   void fail_sends(const error& why);
-  void forget_memory();
   void expire(clock::time_point now);
   [[nodiscard]] bool is_sending() const { return state_ == state::up || state_ == state::closing; }
   [[nodiscard]] bool is_receiving() const {
