@@ -28,10 +28,6 @@ namespace {
 using engine::action_kind;
 using engine::step_key;
 
-std::uint32_t chunks_of(const stage_state& state) {
-  return static_cast<std::uint32_t>(state.modules.size());
-}
-
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
@@ -150,9 +146,11 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
 void on_work_done(stage_pointer self, const work_done& outcome) {
   const auto found = self->state.steps.find(outcome.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
-  if (outcome.failure)
-    return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks_of(self->state)),
+  if (outcome.failure) {
+    const auto chunks = static_cast<std::uint32_t>(self->state.modules.size());
+    return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks),
                                           found->second.order, *outcome.failure));
+  }
   if (!add_losses(self, found->second, outcome.losses)) return;
   found->second.report.share.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));

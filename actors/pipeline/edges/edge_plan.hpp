@@ -56,7 +56,6 @@ class edge_plan {
     edge_port port = {};           // but for `other` and `sends`
   };
 
-  void add(const std::vector<stage_actor>& stages, const way& what);
   [[nodiscard]] result<void> agree(way& what, const engine::sum_offer& sender,
                                    const engine::sum_offer& receiver, bool network_is_trusted);
 

@@ -161,7 +161,6 @@ class connection {
   void say_memory(wire::memory_kind kind);
   void say_returns();
   void pump();
-  void post_piece(outbox::piece piece);
   void post_single(sending& what);
   void post_gathered();
   void piece_sent(const outbox::piece& piece);

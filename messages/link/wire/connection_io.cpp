@@ -155,7 +155,9 @@ void connection::pump() {
     if (gathered_.takes(*piece)) {
       gathered_.add(std::move(*piece));
     } else {
-      post_piece(std::move(*piece));
+      sending& what = new_send();
+      what.pieces.push_back(std::move(*piece));
+      post_single(what);
     }
   }
   post_gathered();
@@ -173,12 +175,6 @@ void connection::post_gathered() {
   what.data = what.bytes;
   what.pieces = gathered_.take(std::move(what.pieces));
   sign_and_post(what, wire::bundle_id, what.header.bundle, what.data);
-}
-
-void connection::post_piece(outbox::piece piece) {
-  sending& what = new_send();
-  what.pieces.push_back(std::move(piece));
-  post_single(what);
 }
 
 /// Posts the one piece of a message.
