@@ -24,8 +24,6 @@
 namespace troupe::actors {
 namespace {
 
-using engine::push_id;
-
 /// Answers that a shard owes at most for one push, which its worker may repeat.
 constexpr std::size_t max_waiters = 16;
 
@@ -177,7 +175,7 @@ caf::result<shard_directory> on_connect(shard_pointer self, const connect_shard&
 }
 
 /// Why a push is not taken. A worker's pushes come from one process.
-std::optional<error> reason_to_refuse(shard_pointer self, const push_id& push) {
+std::optional<error> reason_to_refuse(shard_pointer self, const engine::push_id& push) {
   const auto& state = self->state;
   if (state.lost) return named(state, *state.lost);
   if (!state.core) return named(state, {errc::not_admitted, "no coordinator has been opened"});

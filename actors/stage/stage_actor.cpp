@@ -25,7 +25,6 @@
 namespace troupe::actors {
 namespace {
 
-using engine::action_kind;
 using engine::step_key;
 
 void answer(stage_pointer self, const step_key& key) {
@@ -133,7 +132,8 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
   auto& state = self->state;
   if (!state.steps.contains(output.step)) return;  // failed meanwhile
   const auto& [kind, microbatch, chunk] = output.action;
-  const auto on = kind == action_kind::forward ? engine::edge::input : engine::edge::gradient;
+  const auto on =
+      kind == engine::action_kind::forward ? engine::edge::input : engine::edge::gradient;
   const auto& receiver = on == engine::edge::input ? state.after[chunk] : state.before[chunk];
   if (!receiver.stage && on == engine::edge::input && output.tensor.defined())
     state.predicted.push_back({std::to_string(microbatch.value), output.tensor});
