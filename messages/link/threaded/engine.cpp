@@ -355,7 +355,7 @@ bool engine::let_act(connection& core, clock::time_point now) {
   return is_known;
 }
 
-bool engine::is_released(peer& which) {
+bool engine::is_released(const peer& which) {
   return which.core->is_released() && (which.over_ucx == nullptr || which.over_ucx->is_released());
 }
 
@@ -363,7 +363,7 @@ bool engine::is_released(peer& which) {
 /// perhaps never, so we look ever less often.
 void engine::sweep(clock::time_point now) {
   bool keeps = false;
-  std::erase_if(peers_, [&keeps](auto& each) {
+  std::erase_if(peers_, [&keeps](const auto& each) {
     if (!each.second.core->is_gone()) return false;
     const bool is_over = is_released(each.second);
     keeps |= !is_over;

@@ -119,7 +119,7 @@ class engine {
   void tell_carrier(peer& which, std::uint32_t events);
   [[nodiscard]] key_share share_to_show(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
-  [[nodiscard]] static bool is_released(peer& which);
+  [[nodiscard]] static bool is_released(const peer& which);
   bool progress_ucx();
   void sweep(clock::time_point now);
 
