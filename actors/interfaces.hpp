@@ -238,11 +238,10 @@ using shard_actor = caf::typed_actor<
     caf::reacts_to<struct apply_pushes>, caf::reacts_to<struct refuse_push>,
     // From a worker, one after another, perhaps in pieces; a repeated push is applied once and
     // answered again. The answer comes when the push was decided on and, if it is applied, its
-    // update is over. Errors:
-    // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
-    // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
-    // or from another process than its first push); cancelled (the worker left meanwhile);
-    // handler_failed (the arithmetic threw); peer_lost (the coordinator is gone).
+    // update is over. Errors: bad_data naming the parameter (unknown, shape, dtype, rows); stale
+    // (too old); bad_frame (of a version that does not exist, out of sequence, repeated too often);
+    // not_admitted (no member, or from another process than its first push); cancelled (the worker
+    // left meanwhile); handler_failed (the arithmetic threw); peer_lost (the coordinator is gone).
     caf::replies_to<struct push_gradients>::with<struct gradients_pushed>,
     // From anybody; what takes more than one message, from members alone. Errors: bad_data for an
     // unknown parameter; not_admitted; bad_frame for a piece that is not due; handler_failed,
@@ -253,8 +252,7 @@ using shard_actor = caf::typed_actor<
     // peer_lost.
     caf::replies_to<struct read_shard_state>::with<struct shard_state_piece>,
     // From the shard's own work thread.
-    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>,
-    caf::reacts_to<struct state_ready>>;
+    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>>;
 
 /// Decides, once for all shards, whether a push to a parameter server is applied or refused.
 /// Watches its workers and shards. Lives on any node, best beside a shard.

@@ -116,6 +116,18 @@ result<std::vector<param_group>> make_groups(const optimizer& entry, const optio
   return groups;
 }
 
+result<std::vector<param_group>> make_groups(const optimizer& entry, const options& base,
+                                             const std::vector<std::string>& rules,
+                                             const std::vector<std::string>& names) {
+  std::vector<group_rule> all;
+  for (const auto& text : rules) {
+    auto rule = parse_group(entry, text);
+    if (!rule) return tl::unexpected(rule.error());
+    all.push_back(std::move(*rule));
+  }
+  return make_groups(entry, base, all, names);
+}
+
 result<void> step_groups(const optimizer& entry, const std::vector<param_group>& groups,
                          std::vector<at::Tensor>& params, const gradient_list& gradients,
                          state& kept, double learning_rate, std::uint64_t step,

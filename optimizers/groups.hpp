@@ -37,6 +37,11 @@ struct param_group {
                                                            const options& base,
                                                            const std::vector<group_rule>& rules,
                                                            const std::vector<std::string>& names);
+/// The same of rules as they were given. Errors: those of parse_group too.
+[[nodiscard]] result<std::vector<param_group>> make_groups(const optimizer& entry,
+                                                           const options& base,
+                                                           const std::vector<std::string>& rules,
+                                                           const std::vector<std::string>& names);
 
 /// `entry.step` for each group, with its options and `learning_rate` times its scale (if the
 /// optimizer has an lr). Errors: as entry.step; counts, shapes, dtypes and devices are checked

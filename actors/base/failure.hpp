@@ -49,6 +49,12 @@ auto answering(const std::string& who, const Body& body) -> decltype(body()) try
   return to_caf(failure_of(who, problem));
 }
 
+template <class Answer>
+caf::result<Answer> as_answer(result<Answer> given) {
+  if (!given) return to_caf(given.error());
+  return std::move(*given);
+}
+
 /// Makes handlers of an actor's requests that answer what they throw (see `answering`).
 template <class Pointer>
 class guarding {
@@ -59,6 +65,12 @@ class guarding {
   auto operator()(caf::result<Answer> (*how)(Pointer, const Message&)) const {
     return [self = self_, who = who_, how](const Message& what) {
       return answering(who, [&] { return how(self, what); });
+    };
+  }
+  template <class Message, class Answer>
+  auto operator()(result<Answer> (*how)(Pointer, const Message&)) const {
+    return [self = self_, who = who_, how](const Message& what) {
+      return answering(who, [&] { return as_answer(how(self, what)); });
     };
   }
 

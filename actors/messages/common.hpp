@@ -13,8 +13,6 @@ namespace troupe::actors {
 /// The answer to a request that was carried out and returns nothing.
 struct acknowledged {
   static constexpr auto declared = travels("acknowledged");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// Ends the node's process in order.
@@ -60,8 +58,6 @@ struct nodes_reached {
 /// What memory there is for more on the node.
 struct ask_memory {
   static constexpr auto declared = travels("ask_memory");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// What the node has beyond what it has taken.
@@ -79,8 +75,6 @@ struct memory_told {
 /// The interfaces of the node's host, by which other nodes might reach it.
 struct ask_interfaces {
   static constexpr auto declared = travels("ask_interfaces");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct interfaces_told {

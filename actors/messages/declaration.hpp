@@ -21,8 +21,7 @@ namespace troupe::actors {
 
 /// How a type of message travels.
 struct declaration {
-  std::string_view
-      name;  ///< On the wire, unique, part of the protocol; empty: stays in its process.
+  std::string_view name;  ///< On the wire, unique, part of the protocol; empty: it stays here.
   messages::lane lane = messages::lane::data;
 };
 

@@ -15,8 +15,6 @@ namespace troupe::actors {
 /// Asks a keeper in whose memory it keeps versions.
 struct describe_keeper {
   static constexpr auto declared = travels("describe_keeper");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct keeper_described {

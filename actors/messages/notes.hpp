@@ -27,8 +27,6 @@ struct note_step {
 
 struct list_notes {
   static constexpr auto declared = travels("list_notes");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct notes_kept {
@@ -44,8 +42,6 @@ struct notes_kept {
 /// are stages; within the node from its host to its keeper.
 struct forget_kept {
   static constexpr auto declared = travels("forget_kept");
-
-  static void fields(auto&, auto&) {}
 };
 
 using note_messages = message_list<note_step, list_notes, notes_kept, forget_kept>;

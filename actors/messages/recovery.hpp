@@ -17,8 +17,6 @@ namespace troupe::actors {
 /// Has a node keep versions.
 struct open_keeper {
   static constexpr auto declared = travels("open_keeper");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct keeper_opened {
@@ -32,8 +30,6 @@ struct keeper_opened {
 /// Ends the stages that were built on the node.
 struct drop_stages {
   static constexpr auto declared = travels("drop_stages");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// A piece of a stage's version, to keep: weights, buffers and the optimizer's state under their
@@ -141,8 +137,6 @@ struct replace_feeder {
 /// All stages and feeders know the new stage: what it needs may be sent to it.
 struct resume_edges {
   static constexpr auto declared = travels("resume_edges");
-
-  static void fields(auto&, auto&) {}
 };
 
 /// Steps before `first` are not done again, nor are these. From the pipeline to its feeders.

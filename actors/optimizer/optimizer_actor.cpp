@@ -253,15 +253,9 @@ optimizer_actor::behavior_type optimizer_behavior(
 }  // namespace
 
 result<optimizer_actor> spawn_optimizer(caf::actor_system& system, optimizer_parts parts) {
-  std::vector<optimizers::group_rule> rules;
-  for (const auto& text : parts.groups) {
-    auto rule = optimizers::parse_group(parts.optimizer, text);
-    if (!rule) return tl::unexpected(rule.error());
-    rules.push_back(std::move(*rule));
-  }
   std::vector<std::string> names;
   for (const auto& parameter : parts.parameters) names.push_back(parameter.name);
-  auto groups = optimizers::make_groups(parts.optimizer, parts.options, rules, names);
+  auto groups = optimizers::make_groups(parts.optimizer, parts.options, parts.groups, names);
   if (!groups) return tl::unexpected(groups.error());
   return spawn_detached(system, "an optimizer", optimizer_behavior,
                         std::make_shared<optimizer_parts>(std::move(parts)),

@@ -24,8 +24,6 @@
 namespace troupe::actors {
 namespace {
 
-using engine::push_id;
-
 /// Answers that a shard owes at most for one push, which its worker may repeat.
 constexpr std::size_t max_waiters = 16;
 
@@ -177,7 +175,7 @@ caf::result<shard_directory> on_connect(shard_pointer self, const connect_shard&
 }
 
 /// Why a push is not taken. A worker's pushes come from one process.
-std::optional<error> reason_to_refuse(shard_pointer self, const push_id& push) {
+std::optional<error> reason_to_refuse(shard_pointer self, const engine::push_id& push) {
   const auto& state = self->state;
   if (state.lost) return named(state, *state.lost);
   if (!state.core) return named(state, {errc::not_admitted, "no coordinator has been opened"});
@@ -249,8 +247,6 @@ void give_up(shard_pointer self, const error& why) {
   fail_all(self, why);
   for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))
     std::visit([&](auto& each) { each.answer.deliver(to_caf(why)); }, waiting);
-  for (auto& [ticket, answer] : std::exchange(self->state.reading_state, {}))
-    answer.deliver(to_caf(why));
 }
 
 caf::result<acknowledged> on_admit(shard_pointer self, const admit_worker& who) {
@@ -301,7 +297,6 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
       [self](const shard_updated& outcome) { on_updated(self, outcome); },
       [self](const values_ready& ready) { on_values(self, ready); },
       [self](const read_shard_state& order) { return on_read_state(self, order); },
-      [self](const state_ready& ready) { on_state(self, ready); },
   };
 }
 

@@ -3,6 +3,7 @@
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 #include <exception>
+#include <type_traits>
 #include <utility>
 
 #include "actors/base/errors.hpp"
@@ -31,9 +32,24 @@ void answer_values(shard_state& state, unanswered_pull& to, param_version versio
 std::optional<error> reason_not_to_read(const shard_state& state) {
   if (state.lost) return named(state, *state.lost);
   if (state.core && state.core->failure()) return named(state, *state.core->failure());
-  if (state.reading.size() + state.reading_state.size() >= max_reads)
+  if (state.reading.size() >= max_reads)
     return named(state, {errc::bad_frame, "too many pulls wait for their answers"});
   return std::nullopt;
+}
+
+/// Has the work thread read for an answer: `read` is given the store and puts what it reads into a
+/// message.
+template <class Read>
+void post_read(shard_pointer self, unanswered_read answer, Read read) {
+  auto& state = self->state;
+  const auto ticket = ++state.last_ticket;
+  state.reading.emplace(ticket, std::move(answer));
+  state.work->post([store = state.store.get(), ticket, read = std::move(read),
+                    to = caf::actor_cast<shard_actor>(self)] {
+    values_ready ready{.ticket = ticket, .version = store->version(), .values = {}, .failure = {}};
+    read(*store, ready);
+    caf::anon_send(to, std::move(ready));
+  });
 }
 
 }  // namespace
@@ -44,22 +60,17 @@ void answer_values(shard_state& state, unanswered_push& to, param_version versio
   to.answer.deliver(gradients_pushed{to.applied, version, std::move(first.values), first.more});
 }
 
-void read_for(shard_pointer self, std::variant<unanswered_pull, unanswered_push> answer,
-              std::vector<std::uint32_t> wanted, std::optional<param_version> newer_than) {
-  auto& state = self->state;
-  const auto ticket = ++state.last_ticket;
-  state.reading.emplace(ticket, std::move(answer));
-  state.work->post([store = state.store.get(), memory = state.memory, ticket,
-                    wanted = std::move(wanted), newer_than,
-                    to = caf::actor_cast<shard_actor>(self)] {
-    const lendable_tensors lendable(memory);
-    values_ready ready{ticket, store->version(), {}, {}};
-    if (auto values = store->read(wanted, newer_than))
-      ready.values = std::move(*values);
-    else
-      ready.failure = values.error();
-    caf::anon_send(to, std::move(ready));
-  });
+void read_for(shard_pointer self, unanswered_read answer, std::vector<std::uint32_t> wanted,
+              std::optional<param_version> newer_than) {
+  post_read(self, std::move(answer),
+            [memory = self->state.memory, wanted = std::move(wanted), newer_than](
+                const engine::parameter_store& store, values_ready& ready) {
+              const lendable_tensors lendable(memory);
+              if (auto values = store.read(wanted, newer_than))
+                ready.values = std::move(*values);
+              else
+                ready.failure = values.error();
+            });
 }
 
 caf::result<parameters_pulled> on_pull(shard_pointer self, const pull_parameters& order) {
@@ -78,32 +89,20 @@ caf::result<parameters_pulled> on_pull(shard_pointer self, const pull_parameters
 caf::result<shard_state_piece> on_read_state(shard_pointer self, const read_shard_state& order) {
   auto& state = self->state;
   if (const auto why = reason_not_to_read(state)) return to_caf(*why);
-  const auto ticket = ++state.last_ticket;
   auto answer = self->make_response_promise<shard_state_piece>();
-  state.reading_state.emplace(ticket, answer);
-  state.work->post(
-      [store = state.store.get(), ticket, order, to = caf::actor_cast<shard_actor>(self)] {
-        state_ready ready{ticket, {store->version(), {}}, {}};
+  post_read(
+      self, unanswered_state{answer},
+      [order](const engine::parameter_store& store, values_ready& ready) {
         try {
-          if (auto piece = cut_piece(store->state(), order.from, order.most, piece_tensors::copied))
-            ready.piece.piece = std::move(*piece);
+          if (auto piece = cut_piece(store.state(), order.from, order.most, piece_tensors::copied))
+            ready.state = std::move(*piece);
           else
             ready.failure = piece.error();
         } catch (const std::exception& problem) {
           ready.failure = error{errc::handler_failed, engine::reason_of(problem)};
         }
-        caf::anon_send(to, std::move(ready));
       });
   return answer;
-}
-
-void on_state(shard_pointer self, const state_ready& ready) {
-  auto found = self->state.reading_state.extract(ready.ticket);
-  if (!found) return;
-  if (ready.failure)
-    found.mapped().deliver(to_caf(named(self->state, *ready.failure)));
-  else
-    found.mapped().deliver(ready.piece);
 }
 
 void on_values(shard_pointer self, const values_ready& ready) {
@@ -113,6 +112,8 @@ void on_values(shard_pointer self, const values_ready& ready) {
       [&](auto& waiting) {
         if (ready.failure)
           waiting.answer.deliver(to_caf(named(self->state, *ready.failure)));
+        else if constexpr (std::is_same_v<decltype(waiting), unanswered_state&>)
+          waiting.answer.deliver(shard_state_piece{ready.version, ready.state});
         else
           answer_values(self->state, waiting, ready.version, ready.values);
       },

@@ -20,14 +20,13 @@ void answer_values(shard_state& state, unanswered_push& to, param_version versio
                    const engine::tensor_batch& values);
 
 /// Has values read, after the updates under way, for an answer.
-void read_for(shard_pointer self, std::variant<unanswered_pull, unanswered_push> answer,
-              std::vector<std::uint32_t> wanted, std::optional<param_version> newer_than);
+void read_for(shard_pointer self, unanswered_read answer, std::vector<std::uint32_t> wanted,
+              std::optional<param_version> newer_than);
 
 caf::result<parameters_pulled> on_pull(shard_pointer self, const pull_parameters& order);
 caf::result<shard_state_piece> on_read_state(shard_pointer self, const read_shard_state& order);
 
 /// What the work thread has read.
-void on_state(shard_pointer self, const state_ready& ready);
 void on_values(shard_pointer self, const values_ready& ready);
 
 }  // namespace troupe::actors

@@ -12,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "actors/base/errors.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
@@ -47,6 +46,10 @@ struct unanswered_push {
   batch_limits most;
   param_version applied;
 };
+struct unanswered_state {
+  caf::typed_response_promise<shard_state_piece> answer;
+};
+using unanswered_read = std::variant<unanswered_pull, unanswered_push, unanswered_state>;
 
 struct shard_state {
   std::string name;
@@ -62,9 +65,7 @@ struct shard_state {
   unfetched_values unfetched;
   std::map<engine::push_id, std::vector<push_waiter>> waiters;
   std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
-  std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
-  std::map<std::uint64_t, caf::typed_response_promise<shard_state_piece>>
-      reading_state;  // the same
+  std::map<std::uint64_t, unanswered_read> reading;   // by ticket
   std::uint64_t last_ticket = 0;
   std::uint64_t refusals = 0;                 // of messages that were not the coordinator's
   std::vector<fresh_batch> fresh;             // of the update that is being settled

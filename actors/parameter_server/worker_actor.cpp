@@ -6,7 +6,6 @@
 #include <chrono>
 #include <exception>
 #include <map>
-#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
@@ -190,12 +189,15 @@ struct worker_state {
 
 using worker_pointer = worker_actor::stateful_pointer<worker_state>;
 
-/// Calls on the work thread and makes a report of whatever comes of it.
-template <class Work>
-void post(worker_pointer self, answer to, Work work) {
+/// Calls on the work thread, which makes a report of whatever comes of it. The answer follows.
+template <class Answer, class Work>
+caf::result<Answer> post(worker_pointer self, Work work) {
   auto& state = self->state;
+  if (state.waiting.size() >= max_waiting)
+    return to_caf({errc::bad_frame, state.name + ": too many requests wait for it"});
+  auto promise = self->make_response_promise<Answer>();
   const auto ticket = ++state.last_ticket;
-  state.waiting.emplace(ticket, std::move(to));
+  state.waiting.emplace(ticket, promise);
   state.work->post([here = state.apprentice_, ticket, work = std::move(work),
                     self_handle = caf::actor_cast<worker_actor>(self)] {
     share_outcome outcome{.ticket = ticket, .report = {}, .weights = {}};
@@ -213,48 +215,30 @@ void post(worker_pointer self, answer to, Work work) {
     }
     caf::anon_send(self_handle, std::move(outcome));
   });
-}
-
-std::optional<caf::error> refuse_more(const worker_state& state) {
-  if (state.waiting.size() < max_waiting) return std::nullopt;
-  return to_caf({errc::bad_frame, state.name + ": too many requests wait for it"});
+  return promise;
 }
 
 caf::result<share_done> on_share(worker_pointer self, const run_share& order) {
-  if (auto refused = refuse_more(self->state)) return *refused;
   if (!order.samples.defined() || order.samples.dim() != 1 ||
       order.samples.scalar_type() != at::kLong || !order.samples.is_contiguous())
     return to_caf(
         {errc::bad_frame, self->state.name + ": a share's samples are no list of numbers"});
-  auto promise = self->make_response_promise<share_done>();
-  post(self, promise, [order](apprentice& who, share_outcome& outcome) -> result<void> {
-    auto report = who.run(order);
-    if (!report) return tl::unexpected(report.error());
-    outcome.report = std::move(*report);
-    return {};
+  return post<share_done>(self, [order](apprentice& who, share_outcome& outcome) {
+    return who.run(order).map([&](share_done report) { outcome.report = std::move(report); });
   });
-  return promise;
 }
 
 /// A piece that the work thread cuts: `cut(apprentice)` gives it.
 template <class Cut>
 caf::result<weights_piece> on_read(worker_pointer self, Cut cut) {
-  if (auto refused = refuse_more(self->state)) return *refused;
-  auto promise = self->make_response_promise<weights_piece>();
-  post(self, promise, [cut](apprentice& who, share_outcome& outcome) -> result<void> {
-    auto piece = cut(who);
-    if (!piece) return tl::unexpected(piece.error());
-    outcome.weights = std::move(*piece);
-    return {};
+  return post<weights_piece>(self, [cut](apprentice& who, share_outcome& outcome) {
+    return cut(who).map([&](tensor_piece piece) { outcome.weights = std::move(piece); });
   });
-  return promise;
 }
 
 caf::result<acknowledged> on_load(worker_pointer self, const load_weights& what) {
-  if (auto refused = refuse_more(self->state)) return *refused;
-  auto promise = self->make_response_promise<acknowledged>();
-  post(self, promise, [what](apprentice& who, share_outcome&) { return who.load(what); });
-  return promise;
+  return post<acknowledged>(self,
+                            [what](apprentice& who, share_outcome&) { return who.load(what); });
 }
 
 void on_outcome(worker_pointer self, const share_outcome& outcome) {

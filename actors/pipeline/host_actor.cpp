@@ -1,9 +1,7 @@
 #include "actors/pipeline/host_actor.hpp"
 
 #include <c10/core/Device.h>
-#include <unistd.h>
 
-#include <array>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -56,16 +54,6 @@ using host_pointer = host_actor::stateful_pointer<host_state>;
 
 constexpr auto host_title = "the host of stages";
 
-/// `recompute`: of the whole model.
-model_slice slice_of(engine::model layers, engine::layer_range which,
-                     const std::vector<bool>& recompute) {
-  model_slice slice{.layers = std::move(layers),
-                    .is_first = which.first == 0,
-                    .is_last = which.last == recompute.size()};
-  for (auto i = which.first; i < which.last; ++i) slice.recompute.push_back(recompute[i]);
-  return slice;
-}
-
 result<void> check_device_room(c10::Device device, double needed) {
   const auto free = engine::free_bytes_on(device);
   if (!free || needed <= static_cast<double>(*free)) return {};
@@ -111,7 +99,7 @@ result<std::vector<model_slice>> build_slices(const build_stage& order, const ho
     auto layers = order.weights_follow ? engine::make_any(*blueprint, range) : weights.make(range);
     if (!layers) return tl::unexpected(layers.error());
     engine::to_memory_format(*layers, order.channels_last);
-    slices.push_back(slice_of(std::move(*layers), range, *recompute));
+    slices.push_back(slice_of(std::move(*layers), range, described->size(), *recompute));
   }
   return slices;
 }
@@ -211,13 +199,11 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
   if (!opened) return to_caf(opened.error());
   if (!*opened) return slices_opened{.folder = order.folder, .is_taken = true};
   auto& folder = *opened;
-  std::array<char, 256> host{};
-  static_cast<void>(::gethostname(host.data(), host.size() - 1));
   std::error_code unknown;  // of which all that is said is the most there is
   known = {.store = {},
            .folder = folder->path().string(),
            .disk = folder->disk(),
-           .host = host.data(),
+           .host = host_name(),
            .free_bytes = std::filesystem::space(folder->path(), unknown).available};
   known.store =
       caf::actor_cast<caf::strong_actor_ptr>(spawn_slice_store(self->system(), std::move(*folder)));

@@ -8,7 +8,6 @@
 #include "actors/messages/mirror.hpp"
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
-#include "engine/collective/nccl/maker.hpp"
 #include "engine/model/model.hpp"
 
 namespace troupe::actors {
@@ -69,16 +68,20 @@ std::shared_ptr<engine::activity> watched(const stage_blueprint& of, const char*
 
 }  // namespace
 
-result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
-                               const std::vector<bool>& recompute) {
+model_slice slice_of(engine::model layers, engine::layer_range which, std::size_t count,
+                     const std::vector<bool>& recompute) {
   const auto [first, last] = which;
-  auto layers = engine::take_layers(whole, which);
-  if (!layers) return tl::unexpected(layers.error());
-  model_slice slice{
-      .layers = std::move(*layers), .is_first = first == 0, .is_last = last == whole.size()};
+  model_slice slice{.layers = std::move(layers), .is_first = first == 0, .is_last = last == count};
   for (auto i = first; i < last && i < recompute.size(); ++i)
     slice.recompute.push_back(recompute[i]);
   return slice;
+}
+
+result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
+                               const std::vector<bool>& recompute) {
+  return engine::take_layers(whole, which).map([&](engine::model layers) {
+    return slice_of(std::move(layers), which, whole.size(), recompute);
+  });
 }
 
 result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_blueprint blueprint,

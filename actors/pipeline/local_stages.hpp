@@ -32,6 +32,10 @@ struct model_slice {
   std::vector<bool> recompute = {};  ///< Of each layer; empty: none.
 };
 
+/// These layers of a model of `count` layers. `recompute` is that of the whole model; empty: none.
+[[nodiscard]] model_slice slice_of(engine::model layers, engine::layer_range which,
+                                   std::size_t count, const std::vector<bool>& recompute);
+
 /// Moves layers out of the model, leaving null in their places. `recompute` is that of the whole
 /// model; empty: none. Errors: bad_config, as `engine::take_layers`.
 [[nodiscard]] result<model_slice> take_slice(engine::model& whole, engine::layer_range which,

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "actors/futures/combine.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/pipeline/data/feed.hpp"
 #include "actors/recovery/failed_work.hpp"
 #include "engine/collective/norm/norm_groups.hpp"
@@ -28,11 +27,8 @@ double pipeline::loss_scale_of(const step_order& order) const {
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
   std::vector<future<acknowledged>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
-    answers.push_back(
-        ask_->request<acknowledged>(stages_[i],
-                                    announce_plan{number, kind, plan.microbatches, plan.chunks,
-                                                  plan.stages[i % layout_.stages]},
-                                    usual_deadlines.transfer));
+    answers.push_back(tell(stages_[i], announce_plan{number, kind, plan.microbatches, plan.chunks,
+                                                     plan.stages[i % layout_.stages]}));
   return all(std::move(answers)).get().map([](const auto&) {});
 }
 
@@ -113,10 +109,6 @@ void pipeline::watch_work(std::size_t place, const future<stage_done>& answer) {
   });
 }
 
-bool pipeline::may_go_on_after(const error& why) const {
-  return why.code == errc::peer_lost || (!options_.keepers.empty() && failed_work_in(why));
-}
-
 bool pipeline::wait(std::chrono::milliseconds patience) const {
   const auto& answers = under_way_.front().answers;
   static_cast<void>(answers.get(patience));
@@ -146,7 +138,10 @@ void pipeline::add_up(const std::vector<stage_done>& reports, step_outcome& outc
 
 result<step_outcome> pipeline::finish() {
   const auto reports = under_way_.front().answers.get();
-  if (!reports && may_go_on_after(reports.error())) return tl::unexpected(reports.error());
+  const auto may_go_on_with_another_stage =
+      !reports && (reports.error().code == errc::peer_lost ||
+                   (!options_.keepers.empty() && failed_work_in(reports.error())));
+  if (may_go_on_with_another_stage) return tl::unexpected(reports.error());
   const auto pending = std::move(under_way_.front());
   under_way_.pop_front();
   if (!reports) return tl::unexpected(reports.error());

@@ -331,15 +331,17 @@ class pipeline {
   /// Sends one request and waits for its answer.
   template <class Answer, class Actor, class Request>
   [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
+  /// Sends one that is only acknowledged.
+  template <class Actor, class Request>
+  future<acknowledged> tell(const Actor& whom, Request request);
   [[nodiscard]] result<engine::named_tensor> read_scaler();
-  /// Indices of all the stages that together hold the state of a stage's optimizer.
-  [[nodiscard]] std::vector<std::size_t> owners_of_state(std::size_t stage) const;
+  /// Indices of all the stages that hold optimizer state, those of one place in the model together.
+  [[nodiscard]] std::vector<std::size_t> owners_of_state() const;
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
   template <class Answer, class Request>
-  [[nodiscard]] result<void> visit(std::size_t stage, Request request, std::uint64_t first,
-                                   std::uint64_t count, const part_taker& take);
+  [[nodiscard]] result<void> visit(std::size_t stage, Request request, const part_taker& take);
   /// What a stage has, piece after piece, by places in its list.
   template <class Answer, class Request>
   [[nodiscard]] auto pieces_of(std::size_t stage, Request request);
@@ -380,8 +382,6 @@ class pipeline {
   /// A stage whose arithmetic has thrown sends nothing any more. Where it can be replaced all steps
   /// under way fail with that, as if it were lost: others may wait for it. `answer`: of that stage.
   void watch_work(std::size_t place, const future<stage_done>& answer);
-  /// Whether the steps under way may go on with another stage.
-  [[nodiscard]] bool may_go_on_after(const error& why) const;
   /// Adds up what the stages report of a step.
   void add_up(const std::vector<stage_done>& reports, step_outcome& outcome) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
@@ -394,8 +394,7 @@ class pipeline {
   std::uint32_t logical_ = 1;
   bool shares_state_ = false;
   bool synced_norm_ = false;
-  std::vector<feeder_actor> feeders_;  // by replica
-  bool owns_feeders_ = false;
+  std::vector<feeder_actor> feeders_;   // by replica; its own where `options_` name no reader
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   engine::model_layout layout_;
   pipeline_options options_;  // the scaler as it was before the first training step

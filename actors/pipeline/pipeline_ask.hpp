@@ -10,6 +10,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/pipeline/pipeline.hpp"
 
 /// For the pipeline's own sources alone.
@@ -87,6 +88,11 @@ class pipeline::open_steps {
 template <class Answer, class Actor, class Request>
 result<Answer> pipeline::ask(const Actor& whom, Request request) {
   return ask_->request<Answer>(whom, std::move(request), usual_deadlines.transfer).get();
+}
+
+template <class Actor, class Request>
+future<acknowledged> pipeline::tell(const Actor& whom, Request request) {
+  return ask_->request<acknowledged>(whom, std::move(request), usual_deadlines.transfer);
 }
 
 }  // namespace troupe::actors

@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "actors/messages/common.hpp"
 #include "actors/pipeline/edges/edge_plan.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
 #include "actors/step_end/step_coordinator.hpp"
@@ -98,7 +97,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
 pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
-  if (owns_feeders_)
+  if (!options_.data)
     for (const auto& each : feeders_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }
@@ -194,17 +193,13 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
 }
 
 result<std::vector<replica_group>> pipeline::choose_sums() {
-  std::vector<replica_group> groups(layout_.stages, {.stages = {},
-                                                     .logical = logical_ / replicas_,
-                                                     .shares_state = shares_state_,
-                                                     .synced_norm = synced_norm_});
+  std::vector<replica_group> groups;
   std::vector<engine::sum_choice> choices;
-  for (std::uint32_t stage = 0; replicas_ > 1 && stage < layout_.stages; ++stage) {
-    auto& group = groups[stage];
+  for (std::uint32_t stage = 0; stage < layout_.stages; ++stage) {
+    auto& group = groups.emplace_back(replicas_of(stage));
+    if (replicas_ < 2) continue;
     std::vector<engine::sum_offer> offers;
-    for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
-      const auto& each = stages_[replica * layout_.stages + stage];
-      group.stages.push_back(caf::actor_cast<caf::strong_actor_ptr>(each));
+    for (const auto& each : group.stages) {
       auto offered = ask<sum_offered>(each, ask_sum_offer{});
       if (!offered) return tl::unexpected(offered.error());
       offers.push_back(std::move(offered->offer));

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/pipeline/data/feed.hpp"
@@ -19,7 +18,6 @@ result<void> pipeline::choose_feeders(caf::actor_system& system) {
   if (options_.data) return connect_feeders();
   const auto which = open_->next_feeders();
   const auto last = layout_.virtual_stages() - 1;
-  owns_feeders_ = true;
   for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
     feeders_.push_back(
         spawn_feeder(system, caf::actor_cast<stage_actor>(slice_at(0, replica).stage),
@@ -74,10 +72,9 @@ void pipeline::tell_ends(const engine::step_key& from, const engine::step_key& d
     const bool is_new = std::ranges::find(lost, place, &stage_replacement::stage) != lost.end();
     if (is_new || (stage != first && stage != last)) continue;
     const auto& feeder = feeders_.at(place / layout_.stages);
-    told.push_back(ask_->request<acknowledged>(
-        stages_[place],
-        replace_feeder{caf::actor_cast<caf::strong_actor_ptr>(feeder), from, done_before},
-        usual_deadlines.transfer));
+    told.push_back(
+        tell(stages_[place],
+             replace_feeder{caf::actor_cast<caf::strong_actor_ptr>(feeder), from, done_before}));
   }
 }
 

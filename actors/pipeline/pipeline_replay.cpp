@@ -9,7 +9,6 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
@@ -132,11 +131,9 @@ bool pipeline::is_done_around(const pending_step& step, std::size_t stage) const
 result<void> pipeline::replace_voters(const replacements& lost) {
   std::vector<future<acknowledged>> told;
   for (const auto& each : lost)
-    told.push_back(ask_->request<acknowledged>(
-        coordinator_,
-        replace_voter{{static_cast<std::uint32_t>(each.stage)},
-                      caf::actor_cast<caf::strong_actor_ptr>(stages_.at(each.stage))},
-        usual_deadlines.transfer));
+    told.push_back(tell(coordinator_, replace_voter{{static_cast<std::uint32_t>(each.stage)},
+                                                    caf::actor_cast<caf::strong_actor_ptr>(
+                                                        stages_.at(each.stage))}));
   return answered_by_all(told);
 }
 
@@ -223,24 +220,19 @@ result<void> pipeline::prepare(const replacements& lost, std::uint64_t version) 
   for (const auto& with : lost) {
     const auto place = static_cast<std::uint32_t>(with.stage);
     const auto stage = place % layout_.stages;
-    connected.push_back(ask_->request<acknowledged>(
-        with.by, surroundings_of(stage, place / layout_.stages, replicas_of(stage)),
-        usual_deadlines.transfer));
+    connected.push_back(
+        tell(with.by, surroundings_of(stage, place / layout_.stages, replicas_of(stage))));
   }
   if (auto done = answered_by_all(connected); !done) return done;
   for (const auto& with : lost)
-    adopted.push_back(ask_->request<acknowledged>(
+    adopted.push_back(tell(
         with.by,
-        adopt_version{with.versions.at(version), static_cast<std::uint32_t>(with.stage), version},
-        usual_deadlines.transfer));
+        adopt_version{with.versions.at(version), static_cast<std::uint32_t>(with.stage), version}));
   if (auto done = answered_by_all(adopted); !done) return done;
   for (const auto& with : lost)
     for (const auto& [number, kind, plan] : *plans)
-      planned.push_back(
-          ask_->request<acknowledged>(with.by,
-                                      announce_plan{number, kind, plan.microbatches, plan.chunks,
-                                                    plan.stages.at(with.stage % layout_.stages)},
-                                      usual_deadlines.transfer));
+      planned.push_back(tell(with.by, announce_plan{number, kind, plan.microbatches, plan.chunks,
+                                                    plan.stages.at(with.stage % layout_.stages)}));
   return answered_by_all(planned);
 }
 
@@ -249,8 +241,7 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
   const auto& by = stages_.at(stage);
   const auto scaler = scaler_after(version);
   if (!scaler) return tl::unexpected(scaler.error());
-  static_cast<void>(
-      ask_->request<acknowledged>(by, take_version{version}, usual_deadlines.transfer));
+  static_cast<void>(tell(by, take_version{version}));
   std::vector<future<stage_done>> answers;
   for (const auto& [key, runs] : orders_) {
     auto run = runs.at(stage / layout_.stages);
@@ -282,8 +273,7 @@ result<void> pipeline::tell_others(const std::vector<replace_neighbour>& what,
   std::vector<future<acknowledged>> told;
   for (std::size_t place = 0; place < stages_.size(); ++place)
     for (const auto& each : what)
-      if (!is_among(place, lost))
-        told.push_back(ask_->request<acknowledged>(stages_[place], each, usual_deadlines.transfer));
+      if (!is_among(place, lost)) told.push_back(tell(stages_[place], each));
   not_told_.clear();
   if (has_new_feeders) tell_ends(what.front().from, what.front().done_before, lost, told);
   return answered_by_all(told);
@@ -294,14 +284,11 @@ result<void> pipeline::resume(const std::vector<replace_neighbour>& what, const 
                               bool has_new_feeders) {
   std::vector<future<acknowledged>> resumed;
   for (std::size_t place = 0; place < stages_.size(); ++place)
-    if (!is_among(place, lost))
-      resumed.push_back(
-          ask_->request<acknowledged>(stages_[place], resume_edges{}, usual_deadlines.transfer));
+    if (!is_among(place, lost)) resumed.push_back(tell(stages_[place], resume_edges{}));
   for (std::size_t i = 0; !has_new_feeders && i < what.size(); ++i) {
     auto fed = what[i];
     fed.lost = not_fed_.at(lost[i].stage);
-    for (const auto& each : feeders_)
-      resumed.push_back(ask_->request<acknowledged>(each, fed, usual_deadlines.transfer));
+    for (const auto& each : feeders_) resumed.push_back(tell(each, fed));
   }
   not_fed_.clear();
   return answered_by_all(resumed);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "actors/futures/combine.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/step_end.hpp"
@@ -18,8 +17,6 @@
 namespace troupe::actors {
 namespace {
 
-constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
-
 engine::loss_scaler scaler_with(engine::loss_scaler scaler, const loss_scale_now& then) {
   scaler.scale = then.scale;
   scaler.applied = then.applied;
@@ -28,10 +25,11 @@ engine::loss_scaler scaler_with(engine::loss_scaler scaler, const loss_scale_now
 
 }  // namespace
 
-std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
-  std::vector<std::size_t> owners{stage};
-  for (auto at = stage + layout_.stages; shares_state_ && at < stages_.size(); at += layout_.stages)
-    owners.push_back(at);
+std::vector<std::size_t> pipeline::owners_of_state() const {
+  const std::size_t end = shares_state_ ? stages_.size() : layout_.stages;
+  std::vector<std::size_t> owners;
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
+    for (auto at = stage; at < end; at += layout_.stages) owners.push_back(at);
   return owners;
 }
 
@@ -56,9 +54,9 @@ result<void> pipeline::read(std::size_t stage, Request request,
 }
 
 template <class Answer, class Request>
-result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
-                             std::uint64_t count, const part_taker& take) {
-  return visit_pieces(first, count, pieces_of<Answer>(stage, request), take);
+result<void> pipeline::visit(std::size_t stage, Request request, const part_taker& take) {
+  constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
+  return visit_pieces(0, all_tensors, pieces_of<Answer>(stage, request), take);
 }
 
 template <class Request>
@@ -115,14 +113,12 @@ result<at::Tensor> pipeline::predict(const at::Tensor& inputs) {
 
 result<void> pipeline::visit_weights(std::uint32_t virtual_stage, const part_taker& take) {
   const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return visit<weights_piece>(stage, actors::read_weights{chunk}, 0, all_tensors, take);
+  return visit<weights_piece>(stage, actors::read_weights{chunk}, take);
 }
 
 result<void> pipeline::visit_state(const part_taker& take) {
-  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
-    for (const auto owner : owners_of_state(stage))
-      if (auto done = visit<kept_state>(owner, actors::read_state{}, 0, all_tensors, take); !done)
-        return done;
+  for (const auto owner : owners_of_state())
+    if (auto done = visit<kept_state>(owner, actors::read_state{}, take); !done) return done;
   if (!options_.scaler) return {};
   return read_scaler().and_then([&](const engine::named_tensor& kept) {
     return take({kept.name, kept.tensor});
@@ -139,10 +135,9 @@ result<std::vector<engine::tensor_form>> pipeline::list_state() {
     forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
     return {};
   };
-  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
-    for (const auto owner : owners_of_state(stage))
-      if (auto listed = visit<kept_state>(owner, request, 0, all_tensors, list); !listed)
-        return tl::unexpected(listed.error());
+  for (const auto owner : owners_of_state())
+    if (auto listed = visit<kept_state>(owner, request, list); !listed)
+      return tl::unexpected(listed.error());
   if (!options_.scaler) return forms;
   const auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
@@ -152,9 +147,7 @@ result<std::vector<engine::tensor_form>> pipeline::list_state() {
 
 result<void> pipeline::take_versions(std::uint64_t step) {
   std::vector<future<acknowledged>> answers;
-  for (const auto& stage : stages_)
-    answers.push_back(
-        ask_->request<acknowledged>(stage, take_version{step}, usual_deadlines.transfer));
+  for (const auto& stage : stages_) answers.push_back(tell(stage, take_version{step}));
   return all(std::move(answers)).get().map([](const auto&) {});
 }
 
@@ -162,9 +155,7 @@ result<void> pipeline::adopt_versions(const std::vector<version_place>& from) {
   std::vector<future<acknowledged>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const auto& [keeper, step] = from.at(i);
-    answers.push_back(ask_->request<acknowledged>(
-        stages_[i], adopt_version{keeper, static_cast<std::uint32_t>(i), step},
-        usual_deadlines.transfer));
+    answers.push_back(tell(stages_[i], adopt_version{keeper, static_cast<std::uint32_t>(i), step}));
   }
   return all(std::move(answers)).get().map([](const auto&) {});
 }
@@ -188,17 +179,16 @@ slices_under_way pipeline::write_slices(std::uint64_t step,
 slices_under_way pipeline::write_slices(std::uint64_t step, const std::vector<std::string>& folders,
                                         bool is_own) {
   slices_under_way made;
-  for (std::uint32_t stage = 0; stage < layout_.stages; ++stage)
-    for (const auto owner : owners_of_state(stage)) {
-      const auto replica = owner / layout_.stages;
-      auto ending = ".stage-" + std::to_string(stage);
-      if (replica > 0) ending += ".replica-" + std::to_string(replica);
-      ending += ".safetensors";
-      const write_slice what{step, folders.at(owner), replica > 0 ? "" : "weights" + ending,
-                             "state" + ending, is_own};
-      made.slices.push_back(
-          {owner, what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
-    }
+  for (const auto owner : owners_of_state()) {
+    const auto replica = owner / layout_.stages;
+    auto ending = ".stage-" + std::to_string(owner % layout_.stages);
+    if (replica > 0) ending += ".replica-" + std::to_string(replica);
+    ending += ".safetensors";
+    const write_slice what{step, folders.at(owner), replica > 0 ? "" : "weights" + ending,
+                           "state" + ending, is_own};
+    made.slices.push_back(
+        {owner, what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
+  }
   if (!options_.scaler || step == options_.steps_before) {
     made.scaler = settled_future<std::optional<engine::loss_scaler>>(options_.scaler);
     return made;
@@ -221,7 +211,7 @@ result<engine::named_tensor> pipeline::read_scaler() {
 
 result<void> pipeline::visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
                                      std::uint64_t count, const part_taker& take) {
-  return visit<dry_run_part>(stage, read_dry_run{buffers}, first, count, take);
+  return visit_pieces(first, count, pieces_of<dry_run_part>(stage, read_dry_run{buffers}), take);
 }
 
 result<void> pipeline::load_weights(std::uint32_t virtual_stage, const piece_source& next) {
@@ -261,10 +251,9 @@ result<std::vector<engine::named_tensor>> pipeline::read_weights() {
 
 result<std::vector<engine::named_tensor>> pipeline::read_state() {
   std::vector<engine::named_tensor> all;
-  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
-    for (const auto owner : owners_of_state(stage))
-      if (auto part = read<kept_state>(owner, actors::read_state{}, all); !part)
-        return tl::unexpected(part.error());
+  for (const auto owner : owners_of_state())
+    if (auto part = read<kept_state>(owner, actors::read_state{}, all); !part)
+      return tl::unexpected(part.error());
   if (!options_.scaler) return all;
   auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());

@@ -25,9 +25,7 @@ class run_state {
             const training& settings, const training_events& events)
       : ask_(system),
         stages_(stages),
-        data_(data.reader),
-        train_size_(data.train_size),
-        test_size_(data.test_size),
+        data_(data),
         run_(settings),
         events_(events),
         begun_(settings.steps_before),
@@ -87,10 +85,10 @@ class run_state {
 
   result<void> begin(std::uint64_t step) {
     const auto per_epoch =
-        static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
+        static_cast<std::uint64_t>(engine::batch_count(data_.train_size, run_.batch_size));
     const auto epoch = (step - 1) / per_epoch;
     if (order_.empty() || epoch != order_epoch_) {
-      order_ = engine::epoch_order(train_size_, run_.seed, epoch, run_.shuffle);
+      order_ = engine::epoch_order(data_.train_size, run_.seed, epoch, run_.shuffle);
       order_epoch_ = epoch;
     }
     const auto index = static_cast<std::int64_t>((step - 1) % per_epoch);
@@ -117,7 +115,7 @@ class run_state {
   /// Of whoever reads them now: it may be asked for again where its reader was lost. Nothing: it is
   /// one of an evaluation that is abandoned.
   result<std::optional<batch_delivered>> deliver(const deliver_batch& order) {
-    const auto& reader = data_ ? data_ : stages_.reader();
+    const auto& reader = data_.reader ? data_.reader : stages_.reader();
     const auto asked = ask_.request<batch_delivered>(reader, order, usual_deadlines.read);
     while (order.test && !asked.ready()) {
       if (leaves()) return std::optional<batch_delivered>();
@@ -180,15 +178,15 @@ class run_state {
     const auto period =
         run_.evaluate_every > 0
             ? run_.evaluate_every
-            : static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
+            : static_cast<std::uint64_t>(engine::batch_count(data_.train_size, run_.batch_size));
     return step % period == 0;
   }
 
   result<void> evaluate() {
-    if (test_size_ == 0) return {};
+    if (data_.test_size == 0) return {};
     if (auto drained = drain(); !drained) return drained;
-    const auto order = engine::epoch_order(test_size_, 0, 0, false);
-    const auto batches = engine::batch_count(test_size_, run_.batch_size);
+    const auto order = engine::epoch_order(data_.test_size, 0, 0, false);
+    const auto batches = engine::batch_count(data_.test_size, run_.batch_size);
     totals_ = {};
     for (std::int64_t i = 0; i < batches && !leaves(); ++i) {
       if (auto written = write_if_asked(); !written) return written;
@@ -233,9 +231,7 @@ class run_state {
 
   requester ask_;
   pipeline& stages_;
-  const data_actor data_;  // null: the pipeline's
-  const std::int64_t train_size_;
-  const std::int64_t test_size_;
+  const batch_source& data_;
   const training& run_;
   const training_events& events_;
   std::vector<std::int64_t> order_;  // of the current pass over the data

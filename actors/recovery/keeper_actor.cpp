@@ -25,8 +25,6 @@ namespace {
 struct keeper_state {
   std::shared_ptr<kept_stages> kept;
   optimizers::registry known;
-
-  kept_versions& of(std::uint32_t stage) { return kept->of(stage); }
 };
 
 using keeper_pointer = keeper_actor::stateful_pointer<keeper_state>;
@@ -39,7 +37,7 @@ caf::error keeper_refusal(std::uint32_t stage, const error& why) {
 
 caf::result<acknowledged> on_store(keeper_pointer self, const store_version& what) {
   const version_name of{what.step, what.incarnation};
-  if (auto added = self->state.of(what.stage).add(of, what.piece); !added)
+  if (auto added = self->state.kept->of(what.stage).add(of, what.piece); !added)
     return keeper_refusal(what.stage, added.error());
   return acknowledged{};
 }
@@ -63,13 +61,13 @@ result<void> add_update(kept_versions& versions, const store_update& what,
 
 caf::result<acknowledged> on_update(keeper_pointer self, const store_update& what) {
   auto& state = self->state;
-  if (auto added = add_update(state.of(what.stage), what, state.known); !added)
+  if (auto added = add_update(state.kept->of(what.stage), what, state.known); !added)
     return keeper_refusal(what.stage, added.error());
   return acknowledged{};
 }
 
 caf::result<version_piece> on_fetch(keeper_pointer self, const fetch_version& what) {
-  const auto version = self->state.of(what.stage).at(what.step);
+  const auto version = self->state.kept->of(what.stage).at(what.step);
   if (!version) return keeper_refusal(what.stage, version.error());
   auto piece = cut_piece(**version, what.from, what.most, piece_tensors::shared);
   if (!piece) return keeper_refusal(what.stage, piece.error());
@@ -93,7 +91,7 @@ keeper_actor::behavior_type keeper_behavior(keeper_pointer self,
         return keeper_described{messages::this_machine(), ::getpid()};
       },
       [self](const list_versions& what) {
-        return versions_kept{self->state.of(what.stage).steps()};
+        return versions_kept{self->state.kept->of(what.stage).steps()};
       },
       guarded(on_fetch),
       [self](const forget_kept&) {

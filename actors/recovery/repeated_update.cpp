@@ -95,13 +95,7 @@ result<void> apply(const update_terms& terms, const optimizers::registry& known,
   if (to.names.empty()) return {};
   const auto entry = known.find(terms.optimizer);
   if (!entry) return tl::unexpected(entry.error());
-  std::vector<optimizers::group_rule> rules;
-  for (const auto& text : terms.groups) {
-    auto rule = optimizers::parse_group(*entry, text);
-    if (!rule) return tl::unexpected(rule.error());
-    rules.push_back(std::move(*rule));
-  }
-  const auto groups = optimizers::make_groups(*entry, terms.options, rules, to.names);
+  const auto groups = optimizers::make_groups(*entry, terms.options, terms.groups, to.names);
   if (!groups) return tl::unexpected(groups.error());
   const auto gradients =
       terms.scale < 1 ? optimizers::scaled(to.gradients, terms.scale) : to.gradients;

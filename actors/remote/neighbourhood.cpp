@@ -40,13 +40,8 @@ std::optional<greeting> read_hello(const frame& hello) {
 
 neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
   names_.emplace(peer, "");
-  effects out;
-  if (left_) {
-    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}, true});
-    return out;
-  }
-  out.emplace_back(transmit{peer, make_hello(self_)});
-  return out;
+  if (left_) return {close{peer, {errc::cancelled, "this node leaves"}, true}};
+  return {transmit{peer, make_hello(self_)}};
 }
 
 neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
@@ -54,28 +49,24 @@ neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
   if (found == names_.end()) return {};
   if (in.kind == frame_kind::hello) return greeted(peer, in);
   if (found->second.empty()) return came_early(peer, std::move(in));
-  effects out;
   auto& node = neighbours_[found->second];
-  if (node.lost) return out;  // it was cut off, or these are the last words of a connection
-  if (in.kind == frame_kind::goodbye) {
+  if (node.lost) return {};  // it was cut off, or these are the last words of a connection
+  effects out;
+  if (in.kind == frame_kind::goodbye)
     node.leaving = true;
-  } else {
+  else
     out.emplace_back(received{found->second, std::move(in)});
-  }
   return out;
 }
 
 // The hello travels on the data lane, and small frames of the control lane may overtake it.
 neighbourhood::effects neighbourhood::came_early(peer_id peer, frame in) {
-  effects out;
-  if (in.kind == frame_kind::heartbeat) return out;
+  if (in.kind == frame_kind::heartbeat) return {};
   auto& waiting = early_[peer];
-  if (in.lane == messages::lane::control && in.tensors.empty() && waiting.size() < most_early) {
-    waiting.push_back(std::move(in));
-  } else {
-    out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
-  }
-  return out;
+  if (in.lane != messages::lane::control || !in.tensors.empty() || waiting.size() >= most_early)
+    return {close{peer, {errc::bad_frame, "a peer spoke before it said hello"}}};
+  waiting.push_back(std::move(in));
+  return {};
 }
 
 neighbourhood::effects neighbourhood::connected_to(const std::string& node, peer_id peer) {
@@ -85,23 +76,16 @@ neighbourhood::effects neighbourhood::connected_to(const std::string& node, peer
 }
 
 neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) {
-  effects out;
   const auto who = read_hello(hello);
   auto& name = names_.at(peer);
-  if (!who || !name.empty()) {
-    out.emplace_back(close{peer, {errc::bad_frame, "a peer's hello is malformed or repeated"}});
-    return out;
-  }
-  if (who->name == self_.name) {
-    out.emplace_back(close{
+  if (!who || !name.empty())
+    return {close{peer, {errc::bad_frame, "a peer's hello is malformed or repeated"}}};
+  if (who->name == self_.name)
+    return {close{
         peer,
-        {errc::bad_config, "two nodes are named '" + who->name + "'; give each its own name"}});
-    return out;
-  }
-  if (auto may = admitted(*who); !may) {
-    out.emplace_back(close{peer, may.error()});
-    return out;
-  }
+        {errc::bad_config, "two nodes are named '" + who->name + "'; give each its own name"}}};
+  if (auto may = admitted(*who); !may) return {close{peer, may.error()}};
+  effects out;
   name = who->name;
   if (auto awaited = awaited_.extract(peer); awaited && awaited.mapped() != name)
     out = connect_failed(awaited.mapped(),

@@ -126,23 +126,22 @@ caf::result<slice_piece> on_read(slice_store_pointer self, const read_slice_file
   return out;
 }
 
-caf::result<acknowledged> on_keep(slice_store_pointer self, const keep_slices& what) {
-  if (auto done = self->state.folder->remove_others(what.owner, what.checkpoints, what.newest);
-      !done)
-    return to_caf(done.error());
-  return acknowledged{};
+result<acknowledged> on_keep(slice_store_pointer self, const keep_slices& what) {
+  return self->state.folder->remove_others(what.owner, what.checkpoints, what.newest).map([] {
+    return acknowledged{};
+  });
 }
 
-caf::result<acknowledged> on_keep_manifest(slice_store_pointer self, const keep_manifest& what) {
-  if (auto done = self->state.folder->keep_manifest(what.checkpoint, what.text); !done)
-    return to_caf(done.error());
-  return acknowledged{};
+result<acknowledged> on_keep_manifest(slice_store_pointer self, const keep_manifest& what) {
+  return self->state.folder->keep_manifest(what.checkpoint, what.text).map([] {
+    return acknowledged{};
+  });
 }
 
-caf::result<manifests_kept> on_list(slice_store_pointer self, const list_manifests& what) {
-  auto all = self->state.folder->manifests(what.owner);
-  if (!all) return to_caf(all.error());
-  return manifests_kept{std::move(*all)};
+result<manifests_kept> on_list(slice_store_pointer self, const list_manifests& what) {
+  return self->state.folder->manifests(what.owner).map([](auto all) {
+    return manifests_kept{std::move(all)};
+  });
 }
 
 slice_store_actor::behavior_type slice_store_behavior(

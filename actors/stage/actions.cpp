@@ -17,7 +17,6 @@ namespace troupe::actors {
 namespace {
 
 using engine::action_kind;
-using engine::step_key;
 
 /// Where an action's output goes: to the stage's actor as soon as it is there, since the neighbour
 /// need not wait for the weights' gradients.

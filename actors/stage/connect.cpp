@@ -50,13 +50,10 @@ bool is_there(const caf::strong_actor_ptr& actor) {
   return actor != nullptr;
 }
 
-bool is_library(engine::edge_transport by) {
-  return by == engine::edge_transport::nccl || by == engine::edge_transport::ucx;
-}
-
 bool is_port(const edge_port& each) {
   return each.other && each.on != engine::edge::target && each.on <= engine::edge::gradient &&
-         each.sockets <= engine::socket_reach::network && is_library(each.by);
+         each.sockets <= engine::socket_reach::network &&
+         (each.by == engine::edge_transport::nccl || each.by == engine::edge_transport::ucx);
 }
 
 /// Why the stage cannot be one of these replicas; null: it can.

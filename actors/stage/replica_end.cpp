@@ -42,11 +42,6 @@ std::shared_ptr<messages::shared_memory> memory_to_lend(stage_pointer self) {
   return nullptr;
 }
 
-error cannot_sum(const std::exception& problem) {
-  return {errc::handler_failed,
-          "summing the replicas' gradients failed: " + engine::reason_of(problem)};
-}
-
 void perform(stage_pointer self, const engine::send_part& what) {
   auto& replicas = self->state.end.replicas;
   send_to_replicas(self, {replica_gradients{what.key,
@@ -77,7 +72,8 @@ void post_addition(stage_pointer self, const engine::step_key& key, std::size_t 
     try {
       add(message, to);
     } catch (const std::exception& problem) {
-      message.failure = cannot_sum(problem);
+      message.failure = error{errc::handler_failed, "summing the replicas' gradients failed: " +
+                                                        engine::reason_of(problem)};
       caf::anon_send(to, std::move(message));
     }
   });
@@ -285,7 +281,7 @@ void on_replicas_added(stage_pointer self, const replicas_added& what) {
   replicas.keep_own_sum(what.step, what.bucket, what.sums);
   if (state.port) return follow(self, replicas.core.summed(what.step, what.bucket));
   if (state.replay.window.contains(what.step))
-    remember_sum(state, own_sum(self, what.step, what.bucket));
+    remember(state, own_sum(self, what.step, what.bucket));
   follow(self, replicas.core.own_added(what.step, what.bucket));
 }
 

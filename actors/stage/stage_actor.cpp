@@ -25,12 +25,7 @@
 namespace troupe::actors {
 namespace {
 
-using engine::action_kind;
 using engine::step_key;
-
-std::uint32_t chunks_of(const stage_state& state) {
-  return static_cast<std::uint32_t>(state.modules.size());
-}
 
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
@@ -137,7 +132,8 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
   auto& state = self->state;
   if (!state.steps.contains(output.step)) return;  // failed meanwhile
   const auto& [kind, microbatch, chunk] = output.action;
-  const auto on = kind == action_kind::forward ? engine::edge::input : engine::edge::gradient;
+  const auto on =
+      kind == engine::action_kind::forward ? engine::edge::input : engine::edge::gradient;
   const auto& receiver = on == engine::edge::input ? state.after[chunk] : state.before[chunk];
   if (!receiver.stage && on == engine::edge::input && output.tensor.defined())
     state.predicted.push_back({std::to_string(microbatch.value), output.tensor});
@@ -150,9 +146,11 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
 void on_work_done(stage_pointer self, const work_done& outcome) {
   const auto found = self->state.steps.find(outcome.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
-  if (outcome.failure)
-    return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks_of(self->state)),
+  if (outcome.failure) {
+    const auto chunks = static_cast<std::uint32_t>(self->state.modules.size());
+    return fail_all(self, failure_of_work(engine::to_string(outcome.action, chunks),
                                           found->second.order, *outcome.failure));
+  }
   if (!add_losses(self, found->second, outcome.losses)) return;
   found->second.report.share.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));

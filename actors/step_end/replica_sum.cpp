@@ -58,15 +58,11 @@ replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_t
       parameters_(std::move(parameters)),
       chunks_(chunks),
       shares_state_(group.shares_state && core.ranks() > 1),
-      owner_of_(core.buckets().empty() ? 0 : parameters_.size()),
       is_known_(parameters_.size()),
       bucket_of_(core.buckets().empty() ? 0 : parameters_.size()) {
   for (const auto& each : group.stages) stages_.push_back(caf::actor_cast<stage_actor>(each));
   for (std::size_t bucket = 0; bucket < core.buckets().size(); ++bucket)
-    for (const auto i : core.buckets()[bucket].parameters) {
-      bucket_of_[i] = bucket;
-      owner_of_[i] = core.buckets()[bucket].owner;
-    }
+    for (const auto i : core.buckets()[bucket].parameters) bucket_of_[i] = bucket;
 }
 
 void replica_sum::know_everywhere(const std::string& parameter) {

@@ -37,7 +37,7 @@ class replica_sum {
   [[nodiscard]] bool shares_state() const noexcept { return shares_state_; }
   /// Whether this replica updates the parameter.
   [[nodiscard]] bool owns(std::size_t parameter) const {
-    return !shares_state_ || owner_of_[parameter] == core.rank();
+    return !shares_state_ || core.buckets()[bucket_of_[parameter]].owner == core.rank();
   }
   /// Whether all replicas need the sums of a bucket: because they do not shard the update, or
   /// because of a weight in it on which other stages depend.
@@ -123,8 +123,7 @@ class replica_sum {
   std::vector<engine::named_tensor> parameters_;
   std::size_t chunks_ = 1;
   bool shares_state_ = false;
-  std::vector<std::uint32_t> owner_of_;  // by parameter; empty: there is one rank
-  std::vector<bool> is_known_;           // everywhere, by parameter
+  std::vector<bool> is_known_;                                 // everywhere, by parameter
   std::map<engine::step_key, engine::step_gradients> values_;  // of others, one per parameter
   std::vector<std::size_t> bucket_of_;  // by parameter; empty: there is one rank
   std::map<engine::step_key, open_step> steps_;

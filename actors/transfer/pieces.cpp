@@ -29,10 +29,6 @@ at::Tensor flat_view(const at::Tensor& dense) {
   return at::as_strided(dense.detach(), {dense.numel()}, {1}, dense.storage_offset());
 }
 
-at::Tensor dense_of(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
-}
-
 /// What is left of a piece's limits while it is filled.
 struct room {
   std::uint64_t bytes;
@@ -43,7 +39,8 @@ struct room {
 /// A run of a tensor that is too large for a piece, from `first` on. Nothing: there is no room.
 std::optional<tensor_part> cut_tensor(const engine::named_tensor& from, std::uint64_t first,
                                       const room& left, bool must, piece_tensors how) {
-  const auto dense = dense_of(from.tensor);
+  const auto dense =
+      from.tensor.is_non_overlapping_and_dense() ? from.tensor : from.tensor.contiguous();
   const auto item = static_cast<std::uint64_t>(dense.element_size());
   auto count = left.bytes / item;
   if (count == 0 && !must) return std::nullopt;
@@ -87,6 +84,14 @@ bool is_dense(const storage_range& range) {
   return true;
 }
 
+/// Where a list goes on behind a part that begins there.
+list_place place_behind(const list_place& at, const tensor_part& part) {
+  if (!part.range || !part.tensor.defined()) return {at.tensor + 1, 0};
+  const auto end = part.range->first + static_cast<std::uint64_t>(part.tensor.numel());
+  const auto all = static_cast<std::uint64_t>(c10::multiply_integers(part.range->shape));
+  return end < all ? list_place{at.tensor, end} : list_place{at.tensor + 1, 0};
+}
+
 tl::unexpected<error> misfit(const std::string& name, const std::string& why) {
   return fail(errc::bad_data, "the parts of tensor '" + name + "' do not fit together: " + why);
 }
@@ -119,9 +124,7 @@ result<tensor_piece> cut_piece(const std::vector<engine::named_tensor>& list,
     left.bytes -= std::min(bytes, left.bytes);
     left.tensors -= left.tensors > 0 ? 1 : 0;
     left.name_bytes -= std::min(part->name.size(), left.name_bytes);
-    const auto end = part->range ? at.element + static_cast<std::uint64_t>(part->tensor.numel())
-                                 : size_of(at.tensor);
-    at = end < size_of(at.tensor) ? list_place{at.tensor, end} : list_place{at.tensor + 1, 0};
+    at = place_behind(at, *part);
     piece.parts.push_back(std::move(*part));
   }
   piece.last = true;
@@ -143,15 +146,7 @@ tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_
 
 list_place end_of(const tensor_piece& piece) {
   auto at = piece.begin;
-  for (const auto& part : piece.parts) {
-    if (!part.range || !part.tensor.defined()) {
-      at = {at.tensor + 1, 0};
-      continue;
-    }
-    const auto end = part.range->first + static_cast<std::uint64_t>(part.tensor.numel());
-    const auto all = static_cast<std::uint64_t>(c10::multiply_integers(part.range->shape));
-    at = end < all ? list_place{at.tensor, end} : list_place{at.tensor + 1, 0};
-  }
+  for (const auto& part : piece.parts) at = place_behind(at, part);
   return at;
 }
 

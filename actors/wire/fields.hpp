@@ -46,22 +46,10 @@ concept actor_handle = std::same_as<T, caf::strong_actor_ptr> || std::same_as<T,
     caf::is_typed_actor<T>::value;
 
 namespace detail {
-template <class T>
-struct is_strong_id : std::false_type {};
-template <class Tag, class Rep>
-struct is_strong_id<strong_id<Tag, Rep>> : std::true_type {};
-template <class T>
-struct is_optional : std::false_type {};
-template <class T>
-struct is_optional<std::optional<T>> : std::true_type {};
-template <class T>
-struct is_vector : std::false_type {};
-template <class T>
-struct is_vector<std::vector<T>> : std::true_type {};
-template <class T>
-struct is_string_map : std::false_type {};
-template <class T>
-struct is_string_map<std::map<std::string, T>> : std::true_type {};
+template <class T, template <class...> class Of>
+inline constexpr bool is_a = false;
+template <template <class...> class Of, class... Ts>
+inline constexpr bool is_a<Of<Ts...>, Of> = true;
 }  // namespace detail
 
 /// Appends members as wire values; tensors join the frame's list and stay where they are.
@@ -87,7 +75,7 @@ class field_writer {
       return {static_cast<double>(member)};
     } else if constexpr (std::same_as<T, std::string>) {
       return {member};
-    } else if constexpr (detail::is_strong_id<T>::value) {
+    } else if constexpr (detail::is_a<T, strong_id>) {
       return {static_cast<std::int64_t>(member.value)};
     } else if constexpr (std::same_as<T, at::Tensor>) {
       if (!member.defined()) return {};
@@ -105,12 +93,12 @@ class field_writer {
   messages::value::list to_list(const T& member) {
     messages::value::list items;
     field_writer nested(items, tensors_, directory_);
-    if constexpr (detail::is_optional<T>::value) {
+    if constexpr (detail::is_a<T, std::optional>) {
       if (member) nested(*member);
-    } else if constexpr (detail::is_vector<T>::value) {
+    } else if constexpr (detail::is_a<T, std::vector>) {
       items.reserve(member.size());
       for (const auto& item : member) nested(item);
-    } else if constexpr (detail::is_string_map<T>::value) {
+    } else if constexpr (detail::is_a<T, std::map>) {
       for (const auto& [key, item] : member) nested(key, item);
     } else {
       static_assert(has_fields<const T, field_writer>, "a message member needs fields()");
@@ -167,7 +155,7 @@ class field_reader {
       take_into<double>([&](double x) { member = static_cast<T>(x); });
     } else if constexpr (std::same_as<T, std::string>) {
       take_into<std::string>([&](const std::string& x) { member = x; });
-    } else if constexpr (detail::is_strong_id<T>::value) {
+    } else if constexpr (detail::is_a<T, strong_id>) {
       take_into<std::int64_t>(
           [&](std::int64_t x) { member.value = static_cast<decltype(member.value)>(x); });
     } else if constexpr (std::same_as<T, at::Tensor>) {
@@ -189,12 +177,12 @@ class field_reader {
   template <class T>
   void read_list(T& member, const messages::value::list& items) {
     field_reader nested(items, tensors_, directory_, how_);
-    if constexpr (detail::is_optional<T>::value) {
+    if constexpr (detail::is_a<T, std::optional>) {
       if (!items.empty()) nested(member.emplace());
-    } else if constexpr (detail::is_vector<T>::value) {
+    } else if constexpr (detail::is_a<T, std::vector>) {
       member.resize(items.size());
       for (auto& item : member) nested(item);
-    } else if constexpr (detail::is_string_map<T>::value) {
+    } else if constexpr (detail::is_a<T, std::map>) {
       for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
         std::string key;
         nested(key);

@@ -30,9 +30,9 @@ class message_registry {
   message_registry(message_registry&&) = default;
   message_registry& operator=(message_registry&&) = default;
 
-  /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields` (see
-  /// has_fields, only_reads_tensors); `name` is unique and part of the protocol. On the control
-  /// lane a message overtakes those of the data lane, also from the same sender to the same
+  /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields`, unless it is
+  /// empty (see has_fields, only_reads_tensors); `name` is unique and part of the protocol. On the
+  /// control lane a message overtakes those of the data lane, also from the same sender to the same
   /// receiver.
   template <class T>
   void add(const std::string& name, messages::lane lane = messages::lane::data) {
@@ -87,7 +87,7 @@ class message_registry {
   static void write(const T& object, field_writer& out) {
     if constexpr (has_fields<const T, field_writer>) {
       T::fields(object, out);
-    } else {
+    } else if constexpr (!std::is_empty_v<T>) {
       out(object);
     }
   }
@@ -96,7 +96,7 @@ class message_registry {
   static void read(T& object, field_reader& in) {
     if constexpr (has_fields<T, field_reader>) {
       T::fields(object, in);
-    } else {
+    } else if constexpr (!std::is_empty_v<T>) {
       in(object);
     }
   }

@@ -139,13 +139,14 @@ struct shard_updated {
   std::vector<fresh_batch> fresh;
 };
 
-/// Values for an answer, or why there are none: as above.
+/// Values or a piece of the state for an answer, or why there are none: as above.
 struct values_ready {
   static constexpr auto declared = stays_here;
 
   std::uint64_t ticket = 0;
   param_version version;
   engine::tensor_batch values;
+  tensor_piece state = {};
   std::optional<error> failure;
 };
 
@@ -169,19 +170,9 @@ struct shard_state_piece {
   static void fields(auto& self, auto& f) { f(self.version, self.piece); }
 };
 
-/// Such a piece, or why there is none: from a shard's work thread to its actor, never between
-/// nodes.
-struct state_ready {
-  static constexpr auto declared = stays_here;
-
-  std::uint64_t ticket = 0;
-  shard_state_piece piece;
-  std::optional<error> failure;
-};
-
 using server_coordinator_messages =
     message_list<connect_shard, shard_directory, admit_worker, expel_worker, staged_push,
                  apply_pushes, refuse_push, read_coordinator, coordinator_report, shard_updated,
-                 values_ready, read_shard_state, shard_state_piece, state_ready>;
+                 values_ready, read_shard_state, shard_state_piece>;
 
 }  // namespace troupe::actors

@@ -122,8 +122,6 @@ struct worker_built {
 /// Ends the shards, coordinators and workers that were built on the node.
 struct drop_server {
   static constexpr auto declared = travels("drop_server");
-
-  static void fields(auto&, auto&) {}
 };
 
 using server_host_messages =

@@ -10,6 +10,10 @@
 namespace troupe::actors {
 namespace {
 
+void require(bool holds) {
+  if (!holds) throw std::invalid_argument("a directory of parameters is malformed");
+}
+
 /// Reads a directory's numbers and names one after another, and none beyond their end.
 class directory_reader {
  public:
@@ -21,8 +25,7 @@ class directory_reader {
 
   [[nodiscard]] bool done() const { return numbers_.empty() && names_.empty(); }
   std::int64_t number(std::int64_t least, std::int64_t most) {
-    if (numbers_.empty() || numbers_.front() < least || numbers_.front() > most)
-      throw std::invalid_argument("a directory of parameters is malformed");
+    require(!numbers_.empty() && numbers_.front() >= least && numbers_.front() <= most);
     const auto taken = numbers_.front();
     numbers_ = numbers_.subspan(1);
     return taken;
@@ -39,10 +42,6 @@ class directory_reader {
   std::span<const std::int64_t> numbers_;
   std::span<const char> names_;
 };
-
-void require(bool holds) {
-  if (!holds) throw std::invalid_argument("a directory of parameters is malformed");
-}
 
 }  // namespace
 

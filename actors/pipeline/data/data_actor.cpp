@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/detached.hpp"
 #include "actors/messages/data.hpp"
@@ -51,7 +50,8 @@ result<engine::partial_batch> read(const data_state& state, bool test, const at:
               std::string("reading a batch failed: ") + engine::reason_of(problem));
 }
 
-result<batch_delivered> deliver(const data_state& state, const deliver_batch& order) {
+result<batch_delivered> deliver(data_pointer self, const deliver_batch& order) {
+  const auto& state = self->state;
   if (state.feeders.empty())
     return fail(errc::bad_config, "batches are read for nobody: not connected");
   const auto all = read(state, order.test, order.indices, order.left_out);
@@ -97,9 +97,10 @@ std::vector<std::int64_t> merged(const std::vector<std::int64_t>& one,
   return all;
 }
 
-result<data_described> describe(const data_state& state, bool digested) {
+result<data_described> describe(data_pointer self, const describe_data& order) {
+  const auto& state = self->state;
   const auto& source = *state.source;
-  auto digest = digested ? source.digest() : result<std::string>(std::string());
+  auto digest = order.digested ? source.digest() : result<std::string>(std::string());
   if (!digest) return tl::unexpected(digest.error());
   const auto left_out = source.left_out();
   if (!left_out) return tl::unexpected(left_out.error());
@@ -114,16 +115,10 @@ result<data_described> describe(const data_state& state, bool digested) {
                         .digest = std::move(*digest)};
 }
 
-template <class Answer>
-caf::result<Answer> as_answer(result<Answer> given) {
-  if (!given) return to_caf(given.error());
-  return std::move(*given);
-}
-
-/// What a request's handler gives, or throws: as where there is no memory for a joined micro-batch.
-template <class Body>
-auto answer(const Body& body) {
-  return answering(reading, [&] { return as_answer(body()); });
+result<samples_read> read_asked(data_pointer self, const read_samples& order) {
+  return read(self->state, order.test, order.indices).map([](const auto& all) {
+    return samples_read{all.readable.inputs, all.readable.labels};
+  });
 }
 
 data_actor::behavior_type data_behavior(data_pointer self,
@@ -133,21 +128,12 @@ data_actor::behavior_type data_behavior(data_pointer self,
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
   self->state = {std::move(source), std::move(feeders), grouped, std::move(before)};
+  const guarding guarded(self, reading);  // as where there is no memory for a joined micro-batch
   return {
-      [self](const connect_data& order) { return answer([&] { return connect(self, order); }); },
-      [self](const deliver_batch& order) {
-        return answer([&] { return deliver(self->state, order); });
-      },
-      [self](const describe_data& order) {
-        return answer([&] { return describe(self->state, order.digested); });
-      },
-      [self](const read_samples& order) {
-        return answer([&] {
-          return read(self->state, order.test, order.indices).map([](const auto& all) {
-            return samples_read{all.readable.inputs, all.readable.labels};
-          });
-        });
-      },
+      guarded(connect),
+      guarded(deliver),
+      guarded(describe),
+      guarded(read_asked),
   };
 }
 

@@ -12,6 +12,11 @@ std::string counts_of(const data_described& data) {
          " test samples";
 }
 
+result<data_described> describe_there(requester& ask, const data_actor& reader, bool digested,
+                                      std::chrono::nanoseconds deadline) {
+  return ask.request<data_described>(reader, describe_data{.digested = digested}, deadline).get();
+}
+
 }  // namespace
 
 std::string difference_between(const data_described& before, const data_described& now) {
@@ -53,9 +58,7 @@ result<distant_data::opened> distant_data::open_at(const host_actor& host) const
   const auto there = ask_.request<data_opened>(host, order_to_open(), usual_deadlines.build).get();
   if (!there) return tl::unexpected(there.error());
   opened made{.reader = caf::actor_cast<data_actor>(there->data), .what = {}};
-  auto what = ask_.request<data_described>(made.reader, describe_data{.digested = may_be_lost_},
-                                           usual_deadlines.build)
-                  .get();
+  auto what = describe_there(ask_, made.reader, may_be_lost_, usual_deadlines.build);
   if (!what) return tl::unexpected(what.error());
   made.what = std::move(*what);
   return made;
@@ -95,27 +98,23 @@ result<engine::batch> distant_data::read(engine::split part,
 }
 
 std::uint64_t distant_data::skipped() const {
-  const auto what =
-      ask_.request<data_described>(reader(), describe_data{}, usual_deadlines.last_word).get();
+  const auto what = describe_there(ask_, reader(), false, usual_deadlines.last_word);
   if (what) return what->skipped;
   const std::scoped_lock lock(mutex_);
   return skipped_;
 }
 
 result<engine::left_out_samples> distant_data::left_out() const {
-  auto what =
-      ask_.request<data_described>(reader(), describe_data{}, usual_deadlines.transfer).get();
-  if (!what) return tl::unexpected(what.error());
-  return engine::left_out_samples{std::move(what->left_out_train), std::move(what->left_out_test)};
+  return describe_there(ask_, reader(), false, usual_deadlines.transfer)
+      .map([](const data_described& what) {
+        return engine::left_out_samples{what.left_out_train, what.left_out_test};
+      });
 }
 
 result<std::string> distant_data::digest() const {
   if (may_be_lost_) return what_.digest;
-  auto what =
-      ask_.request<data_described>(reader(), describe_data{.digested = true}, usual_deadlines.build)
-          .get();
-  if (!what) return tl::unexpected(what.error());
-  return std::move(what->digest);
+  return describe_there(ask_, reader(), true, usual_deadlines.build)
+      .map([](const data_described& what) { return what.digest; });
 }
 
 }  // namespace troupe::actors

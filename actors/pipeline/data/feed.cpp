@@ -32,11 +32,11 @@ using engine::edge_place;
 
 /// What one end of the pipeline is fed with.
 struct feed_edge {
-  explicit feed_edge(std::uint32_t credits) : order(credits) {}
-
   engine::credited_queue order;
-  std::map<edge_place, at::Tensor> waiting;  // [n, ...]; or logged
-  std::set<engine::step_key> logged;         // steps that may have to be fed again
+  stage_actor to = {};
+  std::uint32_t chunk = 0;                        // of that stage
+  std::map<edge_place, at::Tensor> waiting = {};  // [n, ...]; or logged
+  std::set<engine::step_key> logged = {};         // steps that may have to be fed again
 
   /// What is sent now.
   at::Tensor take(const edge_place& what) {
@@ -46,28 +46,23 @@ struct feed_edge {
 };
 
 struct feeder_state {
-  feed_edge inputs{engine::default_credits};
-  feed_edge labels{engine::default_credits};
+  feed_edge inputs{engine::credited_queue(engine::default_credits)};
+  feed_edge labels{engine::credited_queue(engine::default_credits)};
   epoch_id epoch;
-  stage_actor first;
-  stage_actor last;
-  std::uint32_t last_chunk = 0;
   bool logs = false;
   departed_core<caf::strong_actor_ptr, same_actor> departed;
 };
 
 using feeder_pointer = feeder_actor::stateful_pointer<feeder_state>;
 
-void send_inputs(feeder_pointer self, const std::vector<edge_place>& due) {
-  for (const auto& what : due)
-    self->send(self->state.first,
-               activation{{what.key, what.microbatch}, self->state.inputs.take(what)});
-}
-
-void send_labels(feeder_pointer self, const std::vector<edge_place>& due) {
-  for (const auto& what : due)
-    self->send(self->state.last, target{{what.key, what.microbatch, self->state.last_chunk},
-                                        self->state.labels.take(what)});
+void send_due(feeder_pointer self, feed_edge& on, const std::vector<edge_place>& due) {
+  for (const auto& what : due) {
+    const microbatch_key key{what.key, what.microbatch, on.chunk};
+    if (&on == &self->state.labels)
+      self->send(on.to, target{key, on.take(what)});
+    else
+      self->send(on.to, activation{key, on.take(what)});
+  }
 }
 
 void start_epoch(feed_edge& edge, epoch_id epoch) {
@@ -101,34 +96,28 @@ void on_batch(feeder_pointer self, const feed_batch& batch) {
     const edge_place what{batch.step, {i}};
     state.inputs.waiting.emplace(what, batch.inputs[i]);
     state.labels.waiting.emplace(what, batch.labels[i]);
-    send_inputs(self, state.inputs.order.offer(what, state.logs));
-    send_labels(self, state.labels.order.offer(what, state.logs));
+    send_due(self, state.inputs, state.inputs.order.offer(what, state.logs));
+    send_due(self, state.labels, state.labels.order.offer(what, state.logs));
   }
 }
 
 void on_credit(feeder_pointer self, const credit& granted) {
   if (self->state.departed.has_departed(self->current_sender())) return;
-  const bool of_labels = granted.on == edge::target;
-  auto& from = of_labels ? self->state.labels : self->state.inputs;
+  auto& from = granted.on == edge::target ? self->state.labels : self->state.inputs;
   const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
   if (!due) return log::warning("feeder: " + due.error().text);
-  of_labels ? send_labels(self, *due) : send_inputs(self, *due);
+  send_due(self, from, *due);
 }
 
 /// The new stage is sent at once what it needs: the other stages know it.
 acknowledged on_replace(feeder_pointer self, const replace_neighbour& what) {
   auto& state = self->state;
-  const auto by = caf::actor_cast<stage_actor>(what.by);
   state.departed.replaced(what.lost);
-  if (is_same_actor(state.first, what.lost)) {
-    state.first = by;
-    state.inputs.order.start_over(what.from);
-    send_inputs(self, state.inputs.order.resume());
-  }
-  if (is_same_actor(state.last, what.lost)) {
-    state.last = by;
-    state.labels.order.start_over(what.from);
-    send_labels(self, state.labels.order.resume());
+  for (auto* const each : {&state.inputs, &state.labels}) {
+    if (!is_same_actor(each->to, what.lost)) continue;
+    each->to = caf::actor_cast<stage_actor>(what.by);
+    each->order.start_over(what.from);
+    send_due(self, *each, each->order.resume());
   }
   return {};
 }
@@ -137,11 +126,8 @@ feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor fir
                                             stage_actor last, std::uint32_t last_chunk,
                                             std::uint32_t credits, bool logs) {
   end_when_thrown(*self, "the feeder of batches");
-  self->state.inputs = feed_edge(credits);
-  self->state.labels = feed_edge(credits);
-  self->state.first = std::move(first);
-  self->state.last = std::move(last);
-  self->state.last_chunk = last_chunk;
+  self->state.inputs = {engine::credited_queue(credits), std::move(first)};
+  self->state.labels = {engine::credited_queue(credits), std::move(last), last_chunk};
   self->state.logs = logs;
   return {
       [self](const feed_batch& batch) { on_batch(self, batch); },

@@ -40,10 +40,6 @@ std::string setting(engine::edge_transport by) {
 
 }  // namespace
 
-void edge_plan::add(const std::vector<stage_actor>& stages, const way& what) {
-  if (stages[what.from].node() != stages[what.to].node()) ways_.push_back(what);
-}
-
 /// How the two ends meet.
 result<void> edge_plan::agree(way& what, const engine::sum_offer& sender,
                               const engine::sum_offer& receiver, bool network_is_trusted) {
@@ -65,7 +61,9 @@ result<edge_plan> edge_plan::make(requester& ask, const std::vector<stage_actor>
   const auto ways = engine::ways_between_stages(layout);
   for (std::size_t first = 0; first < stages.size(); first += layout.stages)
     for (const auto& [from, to, on] : ways)
-      made.add(stages, {.from = first + from, .to = first + to, .port = {.on = on, .by = by}});
+      if (stages[first + from].node() != stages[first + to].node())
+        made.ways_.push_back(
+            {.from = first + from, .to = first + to, .port = {.on = on, .by = by}});
   if (made.empty())
     return fail(errc::bad_config,
                 setting(by) +

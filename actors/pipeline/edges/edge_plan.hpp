@@ -9,7 +9,6 @@
 #include "engine/collective/edge_transport.hpp"
 #include "engine/collective/reach.hpp"
 #include "engine/schedule/plan.hpp"
-#include "engine/step/edge.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
@@ -57,7 +56,6 @@ class edge_plan {
     edge_port port = {};           // but for `other` and `sends`
   };
 
-  void add(const std::vector<stage_actor>& stages, const way& what);
   [[nodiscard]] result<void> agree(way& what, const engine::sum_offer& sender,
                                    const engine::sum_offer& receiver, bool network_is_trusted);
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
 #include "actors/wire/tensors.hpp"
 #include "engine/base/torch_error.hpp"

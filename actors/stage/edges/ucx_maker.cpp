@@ -84,7 +84,7 @@ result<std::shared_ptr<engine::collective_port>> ucx_maker::join(
   if (!terms) return tl::unexpected(terms.error());
   terms->sender = std::move(*sender);
   auto made = ucx_port::open(std::move(*terms));
-  if (!made) return tl::unexpected(error{made.error().code, place.name + ": " + made.error().text});
+  if (!made) return tl::unexpected(error_about(place.name, made.error()));
   return std::shared_ptr<engine::collective_port>(std::move(*made));
 }
 

@@ -80,7 +80,7 @@ void ucx_port::submit(std::vector<engine::collective_operation> group, done ende
     if (auto ready = how_.on->mark_callers())
       asked->ready = std::move(*ready);
     else
-      asked->fault = about(ready.error());
+      asked->fault = error_about(name_, ready.error());
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -146,7 +146,8 @@ void ucx_port::turn() {
   const auto before = std::pair(waiting_.size(), under_way_.size());
   if (channel_) channel_->progress();
   if (!broken_)
-    if (const auto sound = channel_->is_reached(); !sound) break_off(about(sound.error()));
+    if (const auto sound = channel_->is_reached(); !sound)
+      break_off(error_about(name_, sound.error()));
   while (!waiting_.empty()) {
     const auto due = may_start(*waiting_.front());
     if (due && !*due) break;
@@ -177,7 +178,7 @@ result<bool> ucx_port::may_start(const request& next) {
   if (next.fault) return tl::unexpected(*next.fault);
   auto reached = channel_->is_reached();
   if (reached && *reached && next.ready) reached = next.ready->reached();
-  if (!reached) return tl::unexpected(about(reached.error()));
+  if (!reached) return tl::unexpected(error_about(name_, reached.error()));
   return reached;
 }
 
@@ -202,7 +203,7 @@ void ucx_port::start(std::unique_ptr<request> next) {
 
 void ucx_port::land() {
   while (!under_way_.empty() && under_way_.front()->left == 0) {
-    if (const auto why = under_way_.front()->fault) return break_off(about(*why));
+    if (const auto why = under_way_.front()->fault) return break_off(error_about(name_, *why));
     const auto landed = std::move(under_way_.front());
     under_way_.pop_front();
     landed->held.clear();
@@ -221,10 +222,6 @@ void ucx_port::check_deadlines() {
     break_off({errc::timed_out, name_ + ": a tensor is not there after " +
                                     std::to_string(how_.waits.operation.count()) + " ms"});
   }
-}
-
-error ucx_port::about(const error& why) const {
-  return {why.code, name_ + ": " + why.text};
 }
 
 void ucx_port::break_off(const error& why) {

@@ -93,7 +93,6 @@ class ucx_port final : public engine::collective_port {
   void start(std::unique_ptr<request> next);
   void land();
   void check_deadlines();
-  [[nodiscard]] error about(const error& why) const;  // with its name
   void break_off(const error& why);
   void give_up();
 

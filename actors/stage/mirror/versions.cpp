@@ -18,8 +18,6 @@
 namespace troupe::actors {
 namespace {
 
-using engine::named_tensor;
-
 /// No step can be voted on any more, for that needs its predecessor's version to be kept.
 void cannot_store(stage_pointer self, const error& why) {
   auto& state = self->state;
@@ -161,7 +159,7 @@ void write_version(stage_pointer self, engine::shown_tensors tensors) {
 }
 
 /// Tensors that nobody changes.
-engine::shown_tensors shown(const std::vector<named_tensor>& copies) {
+engine::shown_tensors shown(const std::vector<engine::named_tensor>& copies) {
   return engine::snapshots_of(copies, engine::snapshot::elements::stay);
 }
 

@@ -22,10 +22,6 @@ void post(stage_pointer self, std::uint32_t rank, const sent_to_replicas& what) 
   std::visit([&](const auto& message) { send_tensors(self, to, message, what.made); }, what.what);
 }
 
-void remember(stage_state& state, sent_to_replicas what) {
-  if (state.replay.window.contains(step_of(what))) state.replay.sums.push_back(std::move(what));
-}
-
 /// The own parameters as they are now: the update of the step was the last one.
 void post_parameters(stage_pointer self, std::uint32_t rank, const engine::step_key& key) {
   const auto& replicas = self->state.end.replicas;
@@ -48,8 +44,8 @@ void send_to_replicas(stage_pointer self, sent_to_replicas what) {
   if (!is_sum(what)) remember(state, std::move(what));
 }
 
-void remember_sum(stage_state& state, sent_to_replicas what) {
-  remember(state, std::move(what));
+void remember(stage_state& state, sent_to_replicas what) {
+  if (state.replay.window.contains(step_of(what))) state.replay.sums.push_back(std::move(what));
 }
 
 const sent_to_replicas* remembered_sum(const stage_state& state, const engine::step_key& key,

@@ -13,9 +13,9 @@ namespace troupe::actors {
 /// replaced.
 void send_to_replicas(stage_pointer self, sent_to_replicas what);
 
-/// An own sum is there. It is remembered whether or not somebody is sent it now: one that does the
-/// step again may ask for it when the step is over.
-void remember_sum(stage_state& state, sent_to_replicas what);
+/// Where its step may be done again. An own sum is remembered whether or not somebody is sent it
+/// now: one that does the step again may ask for it when the step is over.
+void remember(stage_state& state, sent_to_replicas what);
 
 /// The sum of one of its own buckets; null: it is not remembered.
 [[nodiscard]] const sent_to_replicas* remembered_sum(const stage_state& state,

@@ -38,17 +38,9 @@ result<void> check_each_option(const draft& whole, const optimizers::optimizer& 
 
 result<void> check_groups(const draft& whole, const optimizers::optimizer& entry) {
   const optimizer_config& config = whole.config.optimizer;
-  std::vector<optimizers::group_rule> rules;
-  const auto refuse = [&whole](const error& why) {
-    return fail_at(whole, "optimizer.groups", why.text);
-  };
-  for (const std::string& text : config.groups) {
-    auto rule = optimizers::parse_group(entry, text);
-    if (!rule) return refuse(rule.error());
-    rules.push_back(std::move(*rule));
-  }
-  auto groups = optimizers::make_groups(entry, config.options, rules, {});
-  return groups ? result<void>() : refuse(groups.error());
+  const auto groups = optimizers::make_groups(entry, config.options, config.groups, {});
+  if (groups) return {};
+  return fail_at(whole, "optimizer.groups", groups.error().text);
 }
 
 result<void> check_optimizer(draft& whole, const registries& known) {

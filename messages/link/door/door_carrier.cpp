@@ -226,14 +226,11 @@ bool door_carrier::parse_handshake() {
   whom().take({wire::handshake_id, header, {}});
   if (!stream_.is_open()) return false;
   stream_.used(header.size());
-  if (whom().keys() != nullptr) expect_traffic();
-  return true;
-}
-
-/// The other side has proved itself; for a stranger none of this would be worth its time.
-void door_carrier::expect_traffic() {
+  if (whom().keys() == nullptr) return true;
+  // The other side has proved itself; for a stranger none of this would be worth its time.
   if (to_.length == 0) tune();  // whoever dialled has done so
   stream_.expect_much();
+  return true;
 }
 
 bool door_carrier::parse_record() {
@@ -272,13 +269,10 @@ bool door_carrier::open_body(record::head head, std::span<const std::byte> whole
   }
   body_in_->left -= head.bytes;
   if (body_in_->to != nullptr) body_in_->to += head.bytes;
-  if (body_in_->left == 0) body_done();
-  return true;
-}
-
-void door_carrier::body_done() {
+  if (body_in_->left > 0) return true;
   const auto body = std::exchange(body_in_, std::nullopt);
   if (body->what != nullptr) whom().received(*body->what, true);
+  return true;
 }
 
 bool door_carrier::open_part(record::head head, std::span<const std::byte> whole) {

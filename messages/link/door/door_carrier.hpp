@@ -75,7 +75,6 @@ class door_carrier : public carrier {
   [[nodiscard]] bool awaits_place() const { return body_in_ && body_in_->is_offered; }
   bool wait_for_place(bool ended);
   void tune();
-  void expect_traffic();
   [[nodiscard]] bool dialled();
   [[nodiscard]] bool has_output() const;
   void fail_dial(const error& why);
@@ -87,7 +86,6 @@ class door_carrier : public carrier {
   bool open_part(record::head head, std::span<const std::byte> whole);
   void deliver();
   void deliver_chunk(const arrived_message& what);
-  void body_done();
 
   bool write_some();
   void stage();

@@ -24,11 +24,6 @@ using clock = std::chrono::steady_clock;
 /// Nothing wakes us when the other side's system acknowledges, so we look.
 constexpr auto look_every = 1ms;
 
-result<descriptor> dial_at(const std::string& text) {
-  auto where = resolve(text, false);
-  return where ? dial(*where) : tl::unexpected(where.error());
-}
-
 std::string within(clock::duration time) {
   return fmt::format("within {:.1f} s", std::chrono::duration<double>(time).count());
 }
@@ -46,7 +41,7 @@ class visit {
 
  public:
   explicit visit(const std::string& address) {
-    auto dialled = dial_at(address);
+    auto dialled = resolve(address, false).and_then([](const auto& where) { return dial(where); });
     if (dialled)
       socket_ = std::move(*dialled);
     else

@@ -89,7 +89,7 @@ void loopback_engine::close(peer_id which, const error& reason) {
     const auto found = peers_.find(which.value);
     if (found == peers_.end() || std::exchange(found->second.closing, true)) return;
     other = found->second.other.lock();
-    what = {found->second.id_there, reason.text, reason};
+    what = {found->second.id_there, reason};
   }
   // Our own "down" follows when the peer has come to the farewell.
   if (!other || !other->say_farewell(std::move(what))) lose(which, reason);
@@ -186,7 +186,10 @@ void loopback_engine::tell(up& what) {
 
 void loopback_engine::tell(arrival& what) {
   result<frame> message = decode(what.header, bounds_);
-  if (!message) return refuse_frame(what, message.error());
+  if (!message) {
+    ++counters_.bad_frames;
+    return drop(what.from, message.error());
+  }
   std::uint64_t bytes = what.header.size();
   for (std::size_t i = 0; i < message->tensors.size(); ++i) {
     message->tensors[i].bytes = std::move(what.tensors[i].bytes);
@@ -196,11 +199,6 @@ void loopback_engine::tell(arrival& what) {
   counters_.bytes_received += bytes;
   if (events_.on_frame) events_.on_frame(what.from, std::move(*message));
   if (const auto sender = what.sender.lock()) sender->delivered(what.ticket, bytes);
-}
-
-void loopback_engine::refuse_frame(const arrival& what, const error& why) {
-  ++counters_.bad_frames;
-  drop(what.from, why);
 }
 
 void loopback_engine::drop(peer_id which, const error& why) {
@@ -214,22 +212,14 @@ void loopback_engine::drop(peer_id which, const error& why) {
 
 void loopback_engine::tell(farewell& what) {
   const std::optional<peer> removed = remove(
-      what.from,
-      {errc::peer_lost, fmt::format("peer {} closed the link: {}", what.from.value, what.reason)});
+      what.from, {errc::peer_lost,
+                  fmt::format("peer {} closed the link: {}", what.from.value, what.reason.text)});
   if (!removed) return;
-  if (const auto other = removed->other.lock()) other->lose(removed->id_there, what.reason_there);
+  if (const auto other = removed->other.lock()) other->lose(removed->id_there, what.reason);
 }
 
 void loopback_engine::tell(down& what) {
   if (events_.on_peer_down) events_.on_peer_down(what.which, std::move(what.why));
-}
-
-void loopback_engine::tell(completed& what) {
-  if (what.done) what.done(std::move(what.how));
-}
-
-void loopback_engine::tell(connected& what) {
-  if (what.done) what.done(std::move(what.how));
 }
 
 }  // namespace troupe::messages

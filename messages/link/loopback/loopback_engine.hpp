@@ -63,21 +63,19 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   };
   struct farewell {  // the peer closes
     peer_id from;
-    std::string reason;
-    error reason_there;
+    error reason;
   };
   struct down {
     peer_id which;
     error why;
   };
-  struct completed {
-    link::completion done;
-    result<void> how;
+  template <class T>
+  struct outcome {
+    std::function<void(result<T>)> done;
+    result<T> how;
   };
-  struct connected {
-    link::connected done;
-    result<peer_id> how;
-  };
+  using completed = outcome<void>;
+  using connected = outcome<peer_id>;
   using posted = std::function<void()>;
   using item = std::variant<up, arrival, farewell, down, completed, connected, posted>;
 
@@ -92,10 +90,11 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   void tell(arrival& what);
   void tell(farewell& what);
   void tell(down& what);
-  void tell(completed& what);
-  void tell(connected& what);
+  template <class T>
+  void tell(outcome<T>& what) {
+    if (what.done) what.done(std::move(what.how));
+  }
   void tell(posted& what) { what(); }
-  void refuse_frame(const arrival& what, const error& why);
   void drop(peer_id which, const error& why);
   std::optional<peer> remove(peer_id which, const error& why);
   void cancel_all();

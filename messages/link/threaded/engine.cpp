@@ -355,7 +355,7 @@ bool engine::let_act(connection& core, clock::time_point now) {
   return is_known;
 }
 
-bool engine::is_released(peer& which) {
+bool engine::is_released(const peer& which) {
   return which.core->is_released() && (which.over_ucx == nullptr || which.over_ucx->is_released());
 }
 
@@ -363,16 +363,12 @@ bool engine::is_released(peer& which) {
 /// perhaps never, so we look ever less often.
 void engine::sweep(clock::time_point now) {
   bool keeps = false;
-  for (auto next = peers_.begin(); next != peers_.end();) {
-    const auto current = next++;
-    peer& which = current->second;
-    if (!which.core->is_gone()) continue;
-    if (is_released(which)) {
-      peers_.erase(current);
-    } else {
-      keeps = true;
-    }
-  }
+  std::erase_if(peers_, [&keeps](const auto& each) {
+    if (!each.second.core->is_gone()) return false;
+    const bool is_over = is_released(each.second);
+    keeps |= !is_over;
+    return is_over;
+  });
   sweep_pause_ = std::min<clock::duration>(2 * sweep_pause_, 1s);
   sweep_at_ = keeps ? now + sweep_pause_ : clock::time_point::max();
 }

@@ -82,7 +82,6 @@ class engine {
     bool is_stranger = false;     // is one of `strangers_`
     bool is_counted_out = false;  // is none of `living_`
   };
-  using peer_map = std::unordered_map<std::uint64_t, peer>;
 
   /// A door, and what moves the frames of those who are met there.
   struct entrance {
@@ -120,7 +119,7 @@ class engine {
   void tell_carrier(peer& which, std::uint32_t events);
   [[nodiscard]] key_share share_to_show(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
-  [[nodiscard]] static bool is_released(peer& which);
+  [[nodiscard]] static bool is_released(const peer& which);
   bool progress_ucx();
   void sweep(clock::time_point now);
 
@@ -148,7 +147,7 @@ class engine {
   int wake_fd_ = -1;
   entrance outside_;                  // the only one, where there is one
   std::unique_ptr<entrance> inside_;  // null: there is no second
-  peer_map peers_;
+  std::unordered_map<std::uint64_t, peer> peers_;
 };
 
 }  // namespace troupe::messages

@@ -76,7 +76,8 @@ class threaded_link final : public link {
     if (std::this_thread::get_id() == thread_.get_id()) return engine_->listen(where, address);
     std::promise<result<std::string>> answer;
     std::future<result<std::string>> outcome = answer.get_future();
-    push(listen_command{where, address, &answer});
+    push(call_command{
+        [&where, &address, &answer](engine& of) { answer.set_value(of.listen(where, address)); }});
     return outcome.get();
   }
 
@@ -102,13 +103,20 @@ class threaded_link final : public link {
   void send(peer_id peer, frame message, completion done) override {
     const auto& how = inside_ && engine::is_inside(peer) ? *inside_ : options_;
     auto cut_up = cut(std::move(message), how.bounds, how.inline_bytes, how.chunk_bytes);
-    if (!cut_up) return push(refuse_command{std::move(cut_up.error()), std::move(done)});
+    if (!cut_up)
+      return push(
+          call_command{[why = std::move(cut_up.error()), done = std::move(done)](
+                           engine& of) mutable { of.refuse(std::move(done), std::move(why)); }});
     (*cut_up)->done = std::move(done);
     counters_.add_in_flight((*cut_up)->tensor_bytes);
     push(send_command{peer, std::move(*cut_up)});
   }
 
-  void close(peer_id peer, error reason) override { push(close_command{peer, std::move(reason)}); }
+  void close(peer_id peer, error reason) override {
+    push(call_command{[peer, reason = std::move(reason)](engine& of) mutable {
+      of.close(peer, std::move(reason));
+    }});
+  }
 
   void post(std::function<void()> what) override { push(post_command{std::move(what)}); }
 
@@ -117,28 +125,9 @@ class threaded_link final : public link {
   std::shared_ptr<shared_memory> memory() const override { return memory_; }
 
  private:
-  struct listen_command {
-    std::optional<door::address> where;
-    std::string text;
-    std::promise<result<std::string>>* answer;
-  };
-  struct connect_command {
-    result<door::address> where;
-    std::string text;
-    std::chrono::milliseconds timeout;
-    connected done;
-  };
   struct send_command {
     peer_id peer;
     std::shared_ptr<outgoing> frame;
-  };
-  struct refuse_command {
-    error why;
-    completion done;
-  };
-  struct close_command {
-    peer_id peer;
-    error reason;
   };
   struct post_command {
     std::function<void()> what;
@@ -147,15 +136,21 @@ class threaded_link final : public link {
     peer_id peer;
     std::uint64_t loan;
   };
-  using command = std::variant<send_command, return_command, refuse_command, close_command,
-                               connect_command, listen_command, post_command>;
+  struct call_command {  // what is rare
+    std::function<void(engine&)> what;
+  };
+  using command = std::variant<send_command, return_command, post_command, call_command>;
 
   [[nodiscard]] bool is_shm() const { return options_.transport == link_transport::shm; }
 
   void connect_to(const std::string& address, std::chrono::milliseconds timeout, connected done) {
     result<door::address> where = door::resolve(address, false);
     if (where) where = within_reach(*where, address);
-    push(connect_command{std::move(where), address, timeout, std::move(done)});
+    push(call_command{
+        [where = std::move(where), address, timeout, done = std::move(done)](engine& of) mutable {
+          if (!where) return of.refuse(std::move(done), std::move(where.error()));
+          of.connect(*where, address, timeout, std::move(done));
+        }});
   }
 
   /// `where`, unless this link must not go there.
@@ -233,19 +228,11 @@ class threaded_link final : public link {
   }
 
   void execute(send_command& what) { engine_->send(what.peer, std::move(what.frame)); }
-  void execute(refuse_command& what) { engine_->refuse(std::move(what.done), std::move(what.why)); }
   void execute(return_command& what) { engine_->give_back(what.peer, what.loan); }
   void execute(post_command& posted) {
     if (!stop_.load(std::memory_order_relaxed)) posted.what();
   }
-  void execute(close_command& what) { engine_->close(what.peer, std::move(what.reason)); }
-  void execute(connect_command& what) {
-    if (!what.where) return engine_->refuse(std::move(what.done), std::move(what.where.error()));
-    engine_->connect(*what.where, std::move(what.text), what.timeout, std::move(what.done));
-  }
-  void execute(listen_command& what) {
-    what.answer->set_value(engine_->listen(what.where, what.text));
-  }
+  void execute(call_command& call) { call.what(*engine_); }
 
   /// Between two looks at the wire. A core that somebody else waits for is not ours to poll on, and
   /// the peer may need it to answer. When arithmetic takes the core for a whole time slice,

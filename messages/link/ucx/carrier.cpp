@@ -296,7 +296,7 @@ void ucx_carrier::say_receipt(std::uint64_t ticket) {
 
 void ucx_carrier::take_receipt(std::span<const std::byte> header) {
   std::uint64_t ticket = 0;
-  if (header.size() != sizeof(ticket)) return break_rule("a receipt of another size");
+  if (header.size() != sizeof(ticket)) return whom().break_rule("a receipt of another size");
   std::memcpy(&ticket, header.data(), sizeof(ticket));
   const auto read = placed_.extract(ticket);
   if (!read.empty()) whom().sent(*read.mapped(), true);
@@ -343,14 +343,14 @@ result<void> ucx_carrier::set_handlers() {
 ucs_status_t ucx_carrier::take_chunk(std::span<const std::byte> header, void* data,
                                      std::size_t bytes, bool rendezvous) {
   if (!is_shm_) {
-    if (!rendezvous) return break_rule("a chunk came eagerly"), UCS_OK;
+    if (!rendezvous) return whom().break_rule("a chunk came eagerly"), UCS_OK;
     // UCX tells the sender of a chunk that is not received that it is done.
     return whom().offer(header, data, bytes) ? UCS_INPROGRESS : UCS_OK;
   }
   auto place = std::make_unique<chunk_place>();
   wire::chunk_prefix chunk;
   if (rendezvous || bytes != sizeof(*place) || header.size() != sizeof(chunk))
-    return break_rule("a chunk does not say where it lies"), UCS_OK;
+    return whom().break_rule("a chunk does not say where it lies"), UCS_OK;
   std::memcpy(place.get(), data, sizeof(*place));
   std::memcpy(&chunk, header.data(), sizeof(chunk));
   void* const offered = place.get();
@@ -360,10 +360,6 @@ ucs_status_t ucx_carrier::take_chunk(std::span<const std::byte> header, void* da
   places_.erase(offered);
   say_receipt(ticket);
   return UCS_OK;
-}
-
-void ucx_carrier::break_rule(std::string_view what) {
-  whom().break_off({errc::bad_frame, fmt::format("peer {}: {}", whom().name(), what)});
 }
 
 void ucx_carrier::fail(std::string_view why) {

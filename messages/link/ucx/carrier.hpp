@@ -97,7 +97,6 @@ class ucx_carrier final : public door::door_carrier {
   void finish_send(sending& what, ucs_status_t status);
   void say_receipt(std::uint64_t ticket);
   void read_memory(receiving& what, const chunk_place& from);
-  void break_rule(std::string_view what);
   void fail(std::string_view why);
   void note_failure(ucs_status_t status);
   void probe(std::span<const std::byte> address);

@@ -56,6 +56,23 @@ result<void> check_transports(const std::string& description, link_transport wan
               fmt::format("UCX has no shared-memory transport on this machine; {}", use_tcp));
 }
 
+result<context> make_context(const link_options& options, const purpose& use) {
+  result<config> settings = make_config(options);
+  if (!settings) return tl::unexpected(std::move(settings.error()));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = use.features;
+  params.mt_workers_shared = use.in_several_threads ? 1 : 0;
+  ucp_context_h raw = nullptr;
+  if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK)
+    return tl::unexpected(to_error(status, "UCX cannot start"));
+  context out(raw);
+  const auto transports = printed([raw](std::FILE* to) { ucp_context_print_info(raw, to); });
+  if (auto checked = check_transports(transports, options.transport); !checked)
+    return tl::unexpected(std::move(checked.error()));
+  return out;
+}
+
 }  // namespace
 
 error to_error(ucs_status_t status, const std::string& what, std::optional<errc> as) {
@@ -79,23 +96,6 @@ error to_error(ucs_status_t status, const std::string& what, std::optional<errc>
     }
   };
   return {as ? *as : code(), fmt::format("{}: {}", what, ucs_status_string(status))};
-}
-
-result<context> make_context(const link_options& options, const purpose& use) {
-  result<config> settings = make_config(options);
-  if (!settings) return tl::unexpected(std::move(settings.error()));
-  ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = use.features;
-  params.mt_workers_shared = use.in_several_threads ? 1 : 0;
-  ucp_context_h raw = nullptr;
-  if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK)
-    return tl::unexpected(to_error(status, "UCX cannot start"));
-  context out(raw);
-  const auto transports = printed([raw](std::FILE* to) { ucp_context_print_info(raw, to); });
-  if (auto checked = check_transports(transports, options.transport); !checked)
-    return tl::unexpected(std::move(checked.error()));
-  return out;
 }
 
 result<worker> make_worker(ucp_context_h parent) {

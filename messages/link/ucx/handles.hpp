@@ -56,9 +56,6 @@ struct purpose {
   bool in_several_threads = false;  ///< Of its workers, each has one of its own.
 };
 
-/// Errors: transport_missing, when UCX has no such wire on this machine.
-[[nodiscard]] result<context> make_context(const link_options& options, const purpose& use);
-
 /// A worker for one thread.
 [[nodiscard]] result<worker> make_worker(ucp_context_h parent);
 

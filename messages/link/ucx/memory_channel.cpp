@@ -52,38 +52,100 @@ result<std::shared_ptr<const library>> open_for(memory_kind memory) {
 
 namespace {
 
-struct channel_state {
+class ucx_channel final : public memory_channel {
+ public:
+  ucx_channel(std::shared_ptr<const library> by, memory_kind memory)
+      : type_(memory == memory_kind::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST),
+        of_(std::move(by)) {}
+  ~ucx_channel() override {
+    is_leaving_ = true;
+    worker_.reset();
+  }
+
+  /// To be called before anything else. Errors: as of `make`.
+  result<void> open() {
+    auto made = make_worker(of_->context());
+    if (!made) return tl::unexpected(made.error());
+    worker_ = std::move(*made);
+    auto address = address_of(worker_.get());
+    if (!address) return tl::unexpected(address.error());
+    own_address_ = std::move(*address);
+    auto* const awaited = post_receive(hello_tag, UCS_MEMORY_TYPE_HOST, hello_.data(),
+                                       hello_.size(), &ucx_channel::greeted, this);
+    if (!UCS_PTR_IS_ERR(awaited)) return {};
+    return tl::unexpected(to_error(UCS_PTR_STATUS(awaited), "UCX awaits no receiver"));
+  }
+
+  [[nodiscard]] const std::vector<std::byte>& address() const noexcept override {
+    return own_address_;
+  }
+
+  [[nodiscard]] result<void> reach(std::span<const std::byte> sender) override {
+    if (own_address_.size() > longest_address)
+      return fail(errc::address_unavailable, "UCX's own address is too long to be told");
+    if (auto connected = connect(sender); !connected) return connected;
+    auto& one = add(own_address_.size(), false, [this](const result<void>& how) {
+      if (!how) failure_ = how.error();
+    });
+    post_send(hello_tag, UCS_MEMORY_TYPE_HOST, own_address_.data(), one);
+    return failure_ ? result<void>(tl::unexpected(*failure_)) : result<void>();
+  }
+
+  [[nodiscard]] result<bool> is_reached() const override {
+    if (failure_) return tl::unexpected(*failure_);
+    return endpoint_ != nullptr;
+  }
+
+  void send(const void* from, std::size_t bytes, done ended) override {
+    post_send(block_tag, type_, from, add(bytes, false, std::move(ended)));
+  }
+
+  void receive(void* to, std::size_t bytes, done ended) override {
+    auto& one = add(bytes, true, std::move(ended));
+    posting_ = &one;
+    auto* const request = post_receive(block_tag, type_, to, bytes, &ucx_channel::received, &one);
+    if (std::exchange(posting_, nullptr) == nullptr) return;
+    if (UCS_PTR_IS_ERR(request)) return end(one, UCS_PTR_STATUS(request));
+    one.request = request;
+  }
+
+  void progress() override {
+    while (ucp_worker_progress(worker_.get()) != 0) {
+    }
+  }
+
+  void cancel_receives() override {
+    std::vector<void*> requests;
+    for (const auto& each : under_way_)
+      if (each.receives) requests.push_back(each.request);
+    for (auto* const each : requests) ucp_request_cancel(worker_.get(), each);
+  }
+
+  [[nodiscard]] std::size_t receiving() const noexcept override {
+    return static_cast<std::size_t>(std::ranges::count_if(under_way_, &operation::receives));
+  }
+
+ private:
   struct operation {
-    channel_state* of = nullptr;
+    ucx_channel* of = nullptr;
     std::size_t bytes = 0;
     bool receives = false;
-    memory_channel::done ended = {};
+    done ended = {};
     void* request = nullptr;
     std::list<operation>::iterator place = {};
   };
 
-  memory_kind memory = memory_kind::host;
-  std::shared_ptr<const library> of;
-  ucx::worker worker;
-  std::vector<std::byte> own_address;
-  std::array<std::byte, longest_address> hello{};  // the receiver's address
-  ucp_ep_h endpoint = nullptr;
-  std::optional<error> failure;
-  std::list<operation> under_way;
-  operation* posting = nullptr;  // null again once it has ended, from within UCX's call
-  bool is_leaving = false;       // what UCX ends now is told to nobody
-
-  operation& add(std::size_t bytes, bool receives, memory_channel::done ended) {
-    auto& made = under_way.emplace_back(operation{this, bytes, receives, std::move(ended)});
-    made.place = std::prev(under_way.end());
+  operation& add(std::size_t bytes, bool receives, done ended) {
+    auto& made = under_way_.emplace_back(operation{this, bytes, receives, std::move(ended)});
+    made.place = std::prev(under_way_.end());
     return made;
   }
 
   static void end(operation& which, const result<void>& how) {
-    if (which.of->is_leaving) return;
+    if (which.of->is_leaving_) return;
     const auto ended = std::move(which.ended);
-    if (which.of->posting == &which) which.of->posting = nullptr;
-    which.of->under_way.erase(which.place);
+    if (which.of->posting_ == &which) which.of->posting_ = nullptr;
+    which.of->under_way_.erase(which.place);
     ended(how);
   }
 
@@ -111,27 +173,24 @@ struct channel_state {
   static void greeted(void* request, ucs_status_t status, const ucp_tag_recv_info_t* about,
                       void* self) {
     ucp_request_free(request);
-    auto& own = *static_cast<channel_state*>(self);
-    if (own.is_leaving) return;
+    auto& own = *static_cast<ucx_channel*>(self);
+    if (own.is_leaving_) return;
     auto connected = status == UCS_OK
-                         ? own.connect(std::span(own.hello).first(about->length))
+                         ? own.connect(std::span(own.hello_).first(about->length))
                          : tl::unexpected(to_error(status, "UCX hears of no receiver"));
-    if (!connected) own.failure = std::move(connected.error());
+    if (!connected) own.failure_ = std::move(connected.error());
   }
 
-  [[nodiscard]] ucs_memory_type_t type() const {
-    return memory == memory_kind::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-  }
-
-  void* post_send(ucp_tag_t tag, ucs_memory_type_t of_type, const void* from, std::size_t bytes,
-                  ucp_send_nbx_callback_t told, void* whom) {
+  /// Sends what an operation is of, and ends it where that is done at once.
+  void post_send(ucp_tag_t tag, ucs_memory_type_t of_type, const void* from, operation& one) {
     ucp_request_param_t params{};
     params.op_attr_mask =
         UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    params.cb.send = told;
-    params.user_data = whom;
+    params.cb.send = &ucx_channel::sent;
+    params.user_data = &one;
     params.memory_type = of_type;
-    return ucp_tag_send_nbx(endpoint, from, bytes, tag, &params);
+    auto* const request = ucp_tag_send_nbx(endpoint_, from, one.bytes, tag, &params);
+    if (!UCS_PTR_IS_PTR(request)) end(one, UCS_PTR_RAW_STATUS(request));
   }
 
   void* post_receive(ucp_tag_t tag, ucs_memory_type_t of_type, void* to, std::size_t bytes,
@@ -142,119 +201,39 @@ struct channel_state {
     params.cb.recv = told;
     params.user_data = whom;
     params.memory_type = of_type;
-    return ucp_tag_recv_nbx(worker.get(), to, bytes, tag, every_bit, &params);
+    return ucp_tag_recv_nbx(worker_.get(), to, bytes, tag, every_bit, &params);
   }
 
   result<void> connect(std::span<const std::byte> address) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-    const auto status = ucp_ep_create(worker.get(), &params, &endpoint);
+    const auto status = ucp_ep_create(worker_.get(), &params, &endpoint_);
     if (status == UCS_OK) return {};
-    endpoint = nullptr;
+    endpoint_ = nullptr;
     return tl::unexpected(
         to_error(status, "UCX cannot reach the other process", errc::address_unavailable));
   }
-};
 
-class ucx_channel final : public memory_channel {
- public:
-  explicit ucx_channel(std::unique_ptr<channel_state> of) : state_(std::move(of)) {}
-  ~ucx_channel() override {
-    state_->is_leaving = true;
-    state_->worker.reset();
-  }
-
-  [[nodiscard]] const std::vector<std::byte>& address() const noexcept override {
-    return state_->own_address;
-  }
-  [[nodiscard]] result<void> reach(std::span<const std::byte> sender) override;
-  [[nodiscard]] result<bool> is_reached() const override;
-  void send(const void* from, std::size_t bytes, done ended) override;
-  void receive(void* to, std::size_t bytes, done ended) override;
-  void progress() override;
-  void cancel_receives() override;
-  [[nodiscard]] std::size_t receiving() const noexcept override;
-
- private:
-  const std::unique_ptr<channel_state> state_;
+  const ucs_memory_type_t type_;
+  const std::shared_ptr<const library> of_;
+  ucx::worker worker_;
+  std::vector<std::byte> own_address_;
+  std::array<std::byte, longest_address> hello_{};  // the receiver's address
+  ucp_ep_h endpoint_ = nullptr;
+  std::optional<error> failure_;
+  std::list<operation> under_way_;
+  operation* posting_ = nullptr;  // null again once it has ended, from within UCX's call
+  bool is_leaving_ = false;       // what UCX ends now is told to nobody
 };
 
 }  // namespace
 
 result<std::unique_ptr<memory_channel>> memory_channel::make(std::shared_ptr<const library> by,
                                                              memory_kind memory) {
-  auto own = std::make_unique<channel_state>();
-  own->memory = memory;
-  own->of = std::move(by);
-  auto made = make_worker(own->of->context());
-  if (!made) return tl::unexpected(made.error());
-  own->worker = std::move(*made);
-  auto address = address_of(own->worker.get());
-  if (!address) return tl::unexpected(address.error());
-  own->own_address = std::move(*address);
-  auto* const awaited = own->post_receive(hello_tag, UCS_MEMORY_TYPE_HOST, own->hello.data(),
-                                          own->hello.size(), &channel_state::greeted, own.get());
-  if (UCS_PTR_IS_ERR(awaited))
-    return tl::unexpected(to_error(UCS_PTR_STATUS(awaited), "UCX awaits no receiver"));
-  return std::make_unique<ucx_channel>(std::move(own));
-}
-
-result<void> ucx_channel::reach(std::span<const std::byte> sender) {
-  auto& own = *state_;
-  if (own.own_address.size() > longest_address)
-    return fail(errc::address_unavailable, "UCX's own address is too long to be told");
-  if (auto connected = own.connect(sender); !connected) return connected;
-  const auto& address = own.own_address;
-  auto& one = own.add(address.size(), false, [&own](const result<void>& how) {
-    if (!how) own.failure = how.error();
-  });
-  auto* const request = own.post_send(hello_tag, UCS_MEMORY_TYPE_HOST, address.data(),
-                                      address.size(), &channel_state::sent, &one);
-  if (!UCS_PTR_IS_PTR(request)) channel_state::end(one, UCS_PTR_RAW_STATUS(request));
-  return own.failure ? result<void>(tl::unexpected(*own.failure)) : result<void>();
-}
-
-result<bool> ucx_channel::is_reached() const {
-  if (state_->failure) return tl::unexpected(*state_->failure);
-  return state_->endpoint != nullptr;
-}
-
-void ucx_channel::send(const void* from, std::size_t bytes, done ended) {
-  auto& own = *state_;
-  auto& one = own.add(bytes, false, std::move(ended));
-  auto* const request =
-      own.post_send(block_tag, own.type(), from, bytes, &channel_state::sent, &one);
-  if (!UCS_PTR_IS_PTR(request)) channel_state::end(one, UCS_PTR_RAW_STATUS(request));
-}
-
-void ucx_channel::receive(void* to, std::size_t bytes, done ended) {
-  auto& own = *state_;
-  auto& one = own.add(bytes, true, std::move(ended));
-  own.posting = &one;
-  auto* const request =
-      own.post_receive(block_tag, own.type(), to, bytes, &channel_state::received, &one);
-  if (std::exchange(own.posting, nullptr) == nullptr) return;
-  if (UCS_PTR_IS_ERR(request)) return channel_state::end(one, UCS_PTR_STATUS(request));
-  one.request = request;
-}
-
-void ucx_channel::progress() {
-  while (ucp_worker_progress(state_->worker.get()) != 0) {
-  }
-}
-
-void ucx_channel::cancel_receives() {
-  std::vector<void*> requests;
-  for (const auto& each : state_->under_way)
-    if (each.receives) requests.push_back(each.request);
-  for (auto* const each : requests) ucp_request_cancel(state_->worker.get(), each);
-}
-
-std::size_t ucx_channel::receiving() const noexcept {
-  const auto& all = state_->under_way;
-  return static_cast<std::size_t>(
-      std::ranges::count_if(all, [](const auto& each) { return each.receives; }));
+  auto own = std::make_unique<ucx_channel>(std::move(by), memory);
+  if (auto opened = own->open(); !opened) return tl::unexpected(opened.error());
+  return own;
 }
 
 }  // namespace troupe::messages::ucx

@@ -70,6 +70,10 @@ void connection::break_off(error why) {
   break_off(std::move(why), shared_.counters.bad_frames);
 }
 
+void connection::break_rule(std::string_view what) {
+  break_off({errc::bad_frame, fmt::format("peer {}: {}", name_, what)});
+}
+
 void connection::break_seal(const std::string& what) {
   if (keys() == nullptr) return refuse(refusal::malformed);
   break_off({errc::bad_frame, fmt::format("peer {}: {}", name_, what)}, shared_.counters.bad_macs);
@@ -220,14 +224,10 @@ void connection::lose(const error& why) {
   deadline_ = clock::time_point::max();
   dial_at_ = clock::time_point::max();
   drop_held();
-  forget_memory();
-  carrier_.hang_up();
-}
-
-void connection::forget_memory() {
   lent_.reset();
   borrowed_.reset();
   reassembly_.borrow_no_more();
+  carrier_.hang_up();
 }
 
 void connection::announce_down(const error& why) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/link/frames/bundle.hpp"
@@ -86,6 +87,8 @@ class connection {
   void broken(const error& why, bool worth_trying = false);
   /// Something on this side failed, for example for lack of memory.
   void break_off(error why);
+  /// What arrived breaks a rule of the protocol: "a chunk came eagerly".
+  void break_rule(std::string_view what);
   /// What arrived is no message of the protocol, or was changed on its way.
   void break_seal(const std::string& what);
   /// The other side has proved itself and is to get this side's address.
@@ -141,7 +144,6 @@ class connection {
   [[nodiscard]] bool dial_later(clock::time_point now);
   void announce_down(const error& why);
   void fail_sends(const error& why);
-  void forget_memory();
   void expire(clock::time_point now);
   [[nodiscard]] bool is_sending() const { return state_ == state::up || state_ == state::closing; }
   [[nodiscard]] bool is_receiving() const {
@@ -159,7 +161,6 @@ class connection {
   void say_memory(wire::memory_kind kind);
   void say_returns();
   void pump();
-  void post_piece(outbox::piece piece);
   void post_single(sending& what);
   void post_gathered();
   void piece_sent(const outbox::piece& piece);

@@ -155,7 +155,9 @@ void connection::pump() {
     if (gathered_.takes(*piece)) {
       gathered_.add(std::move(*piece));
     } else {
-      post_piece(std::move(*piece));
+      sending& what = new_send();
+      what.pieces.push_back(std::move(*piece));
+      post_single(what);
     }
   }
   post_gathered();
@@ -173,12 +175,6 @@ void connection::post_gathered() {
   what.data = what.bytes;
   what.pieces = gathered_.take(std::move(what.pieces));
   sign_and_post(what, wire::bundle_id, what.header.bundle, what.data);
-}
-
-void connection::post_piece(outbox::piece piece) {
-  sending& what = new_send();
-  what.pieces.push_back(std::move(piece));
-  post_single(what);
 }
 
 /// Posts the one piece of a message.
@@ -213,15 +209,13 @@ void connection::take(const arrived_message& what, const descriptor& handed) {
     case wire::returns_id:
       return take_returns(what);
     default:
-      return break_off(
-          {errc::bad_frame, fmt::format("peer {}: a message of an unknown kind", name_)});
+      return break_rule("a message of an unknown kind");
   }
 }
 
 void connection::take_handshake(std::span<const std::byte> header) {
   if (state_ == state::leaving || violation_ || broken_ || !handshake_) return;
-  if (keys() != nullptr)
-    return break_off({errc::bad_frame, fmt::format("peer {}: a handshake after the first", name_)});
+  if (keys() != nullptr) return break_rule("a handshake after the first");
   const auto answer = handshake_->take(header);
   if (!answer) return refuse(answer.error());
   if (*answer) say_handshake(**answer);
@@ -237,10 +231,7 @@ template <class Header, class Covered>
 std::optional<Header> connection::unseal(std::span<const std::byte> header, Covered covered) {
   const auto read = read_header<Header>(header);
   const covered_data data = read ? covered(*read) : std::nullopt;
-  if (!data || read->id != Header{}.id) {
-    break_off({errc::bad_frame, fmt::format("peer {}: a header of another size", name_)});
-    return std::nullopt;
-  }
+  if (!data || read->id != Header{}.id) return break_rule("a header of another size"), std::nullopt;
   if (read->seal.session == session_->id() && session_->verify(*read, *data)) return read;
   break_seal("a message with a wrong MAC");
   return std::nullopt;
@@ -254,8 +245,7 @@ void connection::take_address(const arrived_message& what) {
     return;
   }
   const bool is_first = state_ == state::meeting;
-  if (!is_first && !carrier_.expects_address())
-    return break_off({errc::bad_frame, fmt::format("peer {}: a second address", name_)});
+  if (!is_first && !carrier_.expects_address()) return break_rule("a second address");
   if (auto reached = carrier_.reach(what.data); !reached) return broken(reached.error());
   if (!is_first) return;
   become_up();
@@ -313,10 +303,7 @@ bool connection::offer(std::span<const std::byte> header, void* offered, std::ui
   const auto chunk = unseal<wire::chunk_prefix>(
       header, [](const auto&) -> covered_data { return std::span<const std::byte>(); });
   if (!chunk) return false;
-  if (held_.size() >= most_held) {
-    break_off({errc::bad_frame, fmt::format("peer {}: too many chunks at once", name_)});
-    return false;
-  }
+  if (held_.size() >= most_held) return break_rule("too many chunks at once"), false;
   held_.push_back({*chunk, offered, bytes});
   want_attention();
   return true;
@@ -332,9 +319,7 @@ void connection::receive_held() {
     auto announced = reassembly_.announce(held->chunk, held->bytes);
     auto* const target = announced ? std::get_if<reassembly::destination>(&*announced) : nullptr;
     if (announced && target == nullptr) {
-      if (carrier_.keeps_order())
-        return break_off(
-            {errc::bad_frame, fmt::format("peer {}: a chunk before its frame", name_)});
+      if (carrier_.keeps_order()) return break_rule("a chunk before its frame");
       ++held;
       continue;
     }
@@ -410,7 +395,7 @@ void connection::take_memory(const arrived_message& what, const descriptor& hand
   } else if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::reads)) {
     carrier_.peer_reads();
   } else {
-    break_off({errc::bad_frame, fmt::format("peer {}: no such news of memory", name_)});
+    break_rule("no such news of memory");
   }
   if (again) ++shared_.counters.replayed_frames;
   // Without a hold on the peer's process nobody could tell when it has stopped reading.

@@ -65,10 +65,8 @@ class small_stage {
       sent.push_back({actors::gradient_name(names[i]), *gradients.back()});
     }
     gradients.emplace_back();
-    std::vector<optimizers::group_rule> rules;
-    for (const auto& text : terms_.groups)
-      rules.push_back(optimizers::parse_group(entry_, text).value());
-    const auto groups = optimizers::make_groups(entry_, terms_.options, rules, names).value();
+    const auto groups =
+        optimizers::make_groups(entry_, terms_.options, terms_.groups, names).value();
     REQUIRE(optimizers::step_groups(entry_, groups, parameters_,
                                     optimizers::scaled(gradients, shortened), slots_,
                                     terms_.learning_rate, step, names));
