@@ -61,6 +61,8 @@ class agent_launcher final : public node_launcher {
     return invite_over(link_, socket, trainer);
   }
   result<void> give_up(const std::string& name) override;
+  void ask_agents() override;
+  void give_up_unanswered(const std::string& name) override;
   std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;
   std::string place_of(const std::string& name) const override;
