@@ -143,7 +143,7 @@ session_core::effects session_core::ask(time_point now) {
 }
 
 session_core::effects session_core::give_up_unanswered(milliseconds time, time_point now) {
-  if (state_ != state::ready || !is_question_open() || now - *asked_ < time) return {};
+  if (!is_question_open() || now - *asked_ < time) return {};
   return lose(errc::peer_lost, place_.text() + ": " + carrier() + " has not answered within " +
                                    exact_seconds_of(time) +
                                    ", as others have; all processes there are given up");
