@@ -58,8 +58,8 @@ class node_launcher {
   virtual void ask_agents() {}
 
   /// A node is lost, and there is room on other hosts for all that ran on its own: that host is
-  /// given up, with all its nodes, if its agent has left the question of ask_agents unanswered
-  /// while one elsewhere has answered. From any thread; does not wait.
+  /// given up, with all its nodes, at once or soon if its agent leaves the question of ask_agents
+  /// unanswered while one elsewhere has answered. From any thread; does not wait.
   virtual void give_up_unanswered(const std::string& /*name*/) {}
 
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one. From any

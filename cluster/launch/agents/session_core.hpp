@@ -126,6 +126,10 @@ class session_core {
   [[nodiscard]] bool has_been_silent_since(time_point when) const noexcept {
     return !has_spoken_since(when) && stood_still_ <= when;
   }
+  /// Whether it was asked and has not answered, and an answer would have been read.
+  [[nodiscard]] bool is_question_open() const noexcept {
+    return asked_ && has_been_silent_since(*asked_);
+  }
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
   [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }
@@ -139,9 +143,6 @@ class session_core {
   [[nodiscard]] effects tick_before(std::chrono::milliseconds quiet);
   [[nodiscard]] effects tick_at_end(time_point now);
   [[nodiscard]] effects tell_late(time_point now);
-  [[nodiscard]] bool is_question_open() const noexcept {
-    return asked_ && has_been_silent_since(*asked_);
-  }
   [[nodiscard]] std::string carrier() const;
   [[nodiscard]] std::string fate_of_left() const;
   [[nodiscard]] effects lose(errc code, std::string why);
