@@ -43,9 +43,11 @@ liveness::effects liveness::tick(clock::time_point now) {
     out.emplace_back(beat{node});
     if (counts) who.silent += settings_.interval;
     if (!on_time) continue;
-    if (is_of_this_host(who) && who.silent >= settings_.suspicion) {
+    const bool is_suspect = who.silent >= settings_.suspicion;
+    if (is_of_this_host(who) && is_suspect) {
       out.emplace_back(examine{node, who.where});
     } else {
+      if (is_suspect) out.emplace_back(doubt{node});
       lose_if_silent(node, who, settings_.silence, out);
     }
   }

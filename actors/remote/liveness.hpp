@@ -19,7 +19,7 @@ struct liveness_settings {
   std::chrono::milliseconds interval{100};
   /// A node that showed no sign of life for this long is lost; several intervals.
   std::chrono::milliseconds silence{800};
-  /// When to ask the operating system about a silent process of this host.
+  /// When to ask the operating system about a silent process of this host, and to doubt others.
   std::chrono::milliseconds suspicion{300};
   /// Instead of `silence`, for a process of this host and network that the system calls alive: it
   /// waits for a processor. Nothing but the machine's load stands between us.
@@ -48,11 +48,14 @@ class liveness {
     std::string node;
     process_identity process;
   };
+  struct doubt {  ///< A node of another host has been silent for `suspicion`; at each tick.
+    std::string node;
+  };
   struct lost {  ///< Once; the node is forgotten. timed_out for silence, else peer_lost.
     std::string node;
     error why;
   };
-  using effect = std::variant<beat, examine, lost>;
+  using effect = std::variant<beat, examine, doubt, lost>;
   using effects = std::vector<effect>;
 
   /// `self` is where we run.

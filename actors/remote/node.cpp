@@ -179,6 +179,8 @@ void node::perform(remote_core::effect& effect) {
     answer(no->node, std::move(no->answer), no->why);
   } else if (const auto* heartbeat = std::get_if<remote_core::told>(&effect)) {
     if (settings_.on_told) settings_.on_told(heartbeat->node, heartbeat->what);
+  } else if (const auto* silent = std::get_if<remote_core::doubt>(&effect)) {
+    if (settings_.on_doubt) settings_.on_doubt(silent->node);
   } else if (const auto* end_of = std::get_if<remote_core::watch>(&effect)) {
     watch(end_of->node, end_of->actor);
   } else if (const auto* link = std::get_if<remote_core::linked>(&effect)) {

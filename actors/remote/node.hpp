@@ -61,6 +61,9 @@ struct node_settings {
   /// link's thread; neither may wait.
   std::function<std::vector<messages::element>()> tell = {};
   std::function<void(const std::string& node, const std::vector<messages::element>&)> on_told = {};
+  /// A node of another host is silent and may be lost soon: see liveness::doubt. Called on the
+  /// link's thread; must not wait.
+  std::function<void(const std::string& node)> on_doubt = {};
   /// Identifies this process's program for the `admit` of other nodes; empty: not given.
   std::string build = {};
 };

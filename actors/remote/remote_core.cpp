@@ -60,8 +60,10 @@ remote_core::effects remote_core::follow(const liveness::effects& what,
       append(out, send(beat->node, {.kind = frame_kind::heartbeat,
                                     .lane = messages::lane::control,
                                     .body = beats_say}));
-    } else if (const auto* doubt = std::get_if<examine>(&each)) {
-      out.emplace_back(*doubt);
+    } else if (const auto* suspect = std::get_if<examine>(&each)) {
+      out.emplace_back(*suspect);
+    } else if (const auto* far = std::get_if<doubt>(&each)) {
+      out.emplace_back(*far);
     } else if (const auto* gone = std::get_if<liveness::lost>(&each)) {
       append(out, lose(gone->node, with_own_pause(gone->why, now)));
     }

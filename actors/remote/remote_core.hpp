@@ -30,6 +30,7 @@ class remote_core {
   using transmit = neighbourhood::transmit;
   using close = neighbourhood::close;
   using examine = liveness::examine;
+  using doubt = liveness::doubt;
   struct route_changed {  ///< What is sent to `node` may go straight to `peer` from here on, after
                           ///< all effects before; 0: it goes through `send` again.
     std::string node;
@@ -69,7 +70,7 @@ class remote_core {
     error why;
     std::vector<remote_link> broken;
   };
-  using effect = std::variant<connect, transmit, close, examine, route_changed, received,
+  using effect = std::variant<connect, transmit, close, examine, doubt, route_changed, received,
                               undelivered, refuse, told, watch, linked, actor_ended, node_down>;
   using effects = std::vector<effect>;
 

@@ -116,7 +116,11 @@ result<void> node_group::open_node(const std::string& listen) {
        .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
        .admit = [this](const auto& who) { return admit(who); },
        .on_refused = [this](const auto& why) { on_refused(why); },
-       .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
+       .on_told = [this](const auto& name, const auto& told) { on_told(name, told); },
+       .on_doubt =
+           [this](const auto& name) {
+             if (has_spares_for(name)) launcher_->ask_agents();
+           }},
       launcher_->trainer_link());
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
@@ -329,6 +333,8 @@ void node_group::on_node_down(const std::string& name, const error& why) {
   }
   if (why.code == errc::cancelled) return;
   if (understudies_.lost(name)) return launcher_->kill(name);
+  // Before anybody asks who is lost.
+  if (has_spares_for(name)) launcher_->give_up_unanswered(name);
   const std::scoped_lock lock(mutex_);
   lost_.emplace(name, why);
   changed_.notify_all();

@@ -156,6 +156,7 @@ class node_group {
   void meet_outliving();
   void note_processor(std::size_t place, const std::string& processor);
   void find_hosts_of_joined();
+  [[nodiscard]] bool has_spares_for(const std::string& name) const;
   void on_refused(const error& why);
   void on_node_down(const std::string& name, const error& why);
   void on_told(const std::string& name, const std::vector<messages::element>& told);

@@ -21,7 +21,7 @@ struct node_end {
 };
 
 /// Where nodes run: the port behind a node_group, with one implementation for processes and one
-/// for threads. Used by one thread, but for `required_build`, `kill`, `suspend` and `resume`.
+/// for threads. Used by one thread, but for what says otherwise.
 class node_launcher {
  public:
   virtual ~node_launcher() = default;
@@ -53,7 +53,17 @@ class node_launcher {
   /// process; those of send_invitation.
   [[nodiscard]] virtual result<void> invite(int socket, const std::string& trainer_address);
 
-  /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
+  /// A node of another host is silent: the agents are asked whether they are there, if there are
+  /// any. From any thread; does not wait.
+  virtual void ask_agents() {}
+
+  /// A node is lost, and there is room on other hosts for all that ran on its own: that host is
+  /// given up, with all its nodes, at once or soon if its agent leaves the question of ask_agents
+  /// unanswered while one elsewhere has answered. From any thread; does not wait.
+  virtual void give_up_unanswered(const std::string& /*name*/) {}
+
+  /// What is lost as one with a node: the name of its host. Empty: all nodes are on one. From any
+  /// thread.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
 
   /// A node and where it runs: "stage-1 on node beta (10.0.0.2)".

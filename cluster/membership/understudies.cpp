@@ -34,6 +34,11 @@ std::optional<std::string> understudies::take(const std::string& host,
   return core_.take(host, later);
 }
 
+bool understudies::suffice_beside(const std::string& host, std::size_t places) const {
+  const std::scoped_lock lock(mutex_);
+  return core_.suffice_beside(host, places);
+}
+
 bool understudies::lost(const std::string& name) {
   using loss = understudies_core::loss;
   std::unique_lock lock(mutex_);

@@ -31,6 +31,9 @@ class understudies {
   [[nodiscard]] std::optional<std::string> take(const std::string& host,
                                                 const std::vector<std::string>& later);
 
+  /// See understudies_core. From any thread.
+  [[nodiscard]] bool suffice_beside(const std::string& host, std::size_t places) const;
+
   /// A node is lost, which is said once. False: it was none of them, or was taken; else the caller
   /// has its process killed. From any thread.
   bool lost(const std::string& name);

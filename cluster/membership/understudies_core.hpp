@@ -90,6 +90,12 @@ class understudies_core {
     return name;
   }
 
+  /// Whether there are enough on other hosts for so many places on this one.
+  [[nodiscard]] bool suffice_beside(const std::string& host, std::size_t places) const {
+    const auto is_elsewhere = [&](const start& each) { return each.host != host; };
+    return std::cmp_greater_equal(std::ranges::count_if(waiting_, is_elsewhere), places);
+  }
+
   /// A node is lost, or counts as lost: it takes no place any more.
   [[nodiscard]] loss lost(const std::string& name) {
     const auto found = find(name);

@@ -24,7 +24,7 @@ import harness
 
 from cluster import over_ssh, program
 from figures import figure_table, kinds_main, say_figure
-from hosts import Hosts
+from hosts import Host, Hosts
 
 RUN_S = 240.0
 # Each as soon as the one before is over, and some steps are told.
@@ -252,26 +252,46 @@ def measure_trainers(folder: Path) -> None:
     say_figure("usual_step", statistics.median(run.seconds()), "s")
 
 
-def measure_unreachable(folder: Path) -> None:
-    """The same from the moment at which the host of a stage, one of three, is cut off."""
-    gaps, replays = [], []
-    for number in range(CUTS):
-        place = folder / str(number)
-        place.mkdir()
-        with Hosts(["alpha", "beta", "gamma"]) as hosts:
-            file = place / "run.toml"
-            file.write_text(over_ssh(hosts))
-            run = Run(place, [*SMALL, "--stages", "3", "--steps", ENDLESS, "--on-fault", "recover"],
-                      hosts.home.inside([program("troupe"), "launch", str(file), "--"]))
-            run.wait_for(STEPS_BETWEEN)
-            cut = time.monotonic()
-            subprocess.run(hosts.hosts[2].inside(["ip", "link", "set", "eth0", "down"]),
-                           check=True)
-            replays.append(run.wait_for_replay(1) - cut)
-            gaps.append(run.wait_for(lines_of(run.steps) + 1) - cut)
-        run.child.wait(RUN_S)
-    say_times("to_replay", replays)
-    say_times("to_next_step", gaps)
+def cut_off(host: Host) -> float:
+    """Takes its network down. Returns when it began to."""
+    began = time.monotonic()
+    subprocess.run(host.inside(["ip", "link", "set", "eth0", "down"]), check=True)
+    return began
+
+
+def kill_stage(host: Host) -> float:
+    """The only one there. Returns when."""
+    [stage] = [each.pid for each in harness.process_tree(host.process.pid)
+               if harness.node_name(each.pid).startswith("stage-")]
+    os.kill(stage, signal.SIGKILL)
+    return time.monotonic()
+
+
+def measure_hosts(lose: Callable[[Host], float], understudies: int) -> Callable[[Path], None]:
+    """The same from the moment at which the stage of one of three hosts is lost in this way, each
+    time of another launch. An understudy is on the first host, and the second one's stage is
+    lost."""
+    def measure(folder: Path) -> None:
+        gaps, replays = [], []
+        for number in range(CUTS):
+            place = folder / str(number)
+            place.mkdir()
+            with Hosts(["alpha", "beta", "gamma"]) as hosts:
+                file = place / "run.toml"
+                file.write_text(over_ssh(hosts))
+                run = Run(place, [*SMALL, "--stages", "3", "--steps", ENDLESS, "--on-fault",
+                                  "recover", "--understudies", str(understudies)],
+                          hosts.home.inside([program("troupe"), "launch", str(file), "--"]))
+                run.wait_for(STEPS_BETWEEN)
+                lost = lose(hosts.hosts[2])
+                replays.append(run.wait_for_replay(1) - lost)
+                gaps.append(run.wait_for(lines_of(run.steps) + 1) - lost)
+                if replays_in(run.said()) != 1:
+                    run.fail()  # all stages went back
+            run.child.wait(RUN_S)
+        say_times("to_replay", replays)
+        say_times("to_next_step", gaps)
+    return measure
 
 
 def costs_of(run: Run) -> dict[str, list[float]]:
@@ -450,7 +470,9 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "kill.understudy": measure_losses(2, understudies=1),
     "stopped.two_stages": measure_losses(2, by=signal.SIGSTOP),
     "stopped.understudy": measure_losses(2, understudies=1, by=signal.SIGSTOP),
-    "kill.trainer": measure_trainers, "unreachable.three_hosts": measure_unreachable,
+    "kill.trainer": measure_trainers, "kill.host_understudy": measure_hosts(kill_stage, 1),
+    "unreachable.three_hosts": measure_hosts(cut_off, 0),
+    "unreachable.understudy": measure_hosts(cut_off, 1),
     "price.resnet50": measure_price(), "price.resnet50_tcp": measure_price("--link", "tcp"),
     "checkpoints.price": measure_checkpoints, "checkpoints.files": measure_files,
     "faults.kills": measure_faults(kill),

@@ -137,6 +137,9 @@ class member : public tests::shell<member, remote_core> {
     link_->send(out.peer, std::move(out.what), {});
   }
   void perform_one(remote_core::examine&) { fault = "asks the system about a stranger"; }
+  void perform_one(remote_core::doubt& of) {
+    if (downs.contains(of.node)) fault = "doubts " + of.node + " after its node_down";
+  }
   void perform_one(remote_core::route_changed& to) {
     auto& route = routes_[to.node];
     if (route.value != 0 && to.peer.value != 0) fault = "a second route to " + to.node;

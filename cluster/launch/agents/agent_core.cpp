@@ -46,6 +46,8 @@ agent_core::effects agent_core::obey(const agent_order& order) {
   } else if (const auto* doomed = std::get_if<orders::kill>(&order)) {
     // An answer at once: the process may take its time to end, or to begin.
     if (is_there(doomed->name)) return {tell{events::alive{}}, kill{doomed->name}};
+  } else if (std::holds_alternative<orders::alive>(order)) {
+    return {tell{events::alive{}}};
   } else if (std::holds_alternative<orders::suspend>(order)) {
     suspended_ = true;
     return {suspend_all{}};

@@ -69,7 +69,7 @@ struct resume {
   bool operator==(const resume&) const = default;
 };
 
-/// The launcher is alive.
+/// The launcher is alive. The agent answers at once that it is, too.
 struct alive {
   bool operator==(const alive&) const = default;
 };

@@ -30,6 +30,13 @@ std::string seconds_of(milliseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
+/// "1.5 s"
+std::string exact_seconds_of(milliseconds time) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(time).count() << " s";
+  return text.str();
+}
+
 }  // namespace
 
 std::string agent_place::text() const {
@@ -125,10 +132,21 @@ session_core::effects session_core::refuse(const std::string& why) {
 }
 
 session_core::effects session_core::has_not_ended(const std::string& process, milliseconds time) {
-  std::ostringstream why;
-  why << place_.text() << ": its agent has not ended " << process << " within "
-      << std::chrono::duration<double>(time).count() << " s; all processes there are given up";
-  return lose(errc::peer_lost, why.str());
+  return lose(errc::peer_lost, place_.text() + ": its agent has not ended " + process + " within " +
+                                   exact_seconds_of(time) + "; all processes there are given up");
+}
+
+session_core::effects session_core::ask(time_point now) {
+  if (state_ != state::ready || is_question_open()) return {};
+  asked_ = now;
+  return {send{orders::alive{}}};
+}
+
+session_core::effects session_core::give_up_unanswered(milliseconds time, time_point now) {
+  if (!is_question_open() || now - *asked_ < time) return {};
+  return lose(errc::peer_lost, place_.text() + ": " + carrier() + " has not answered within " +
+                                   exact_seconds_of(time) +
+                                   ", as others have; all processes there are given up");
 }
 
 session_core::effects session_core::heard_first(const agent_event& first) {

@@ -97,6 +97,11 @@ class session_core {
   [[nodiscard]] effects refuse(const std::string& why);
   /// A process that the agent was to end has not ended for so long.
   [[nodiscard]] effects has_not_ended(const std::string& process, std::chrono::milliseconds time);
+  /// Asks the agent whether it is there, unless such a question is open. Whatever it says is an
+  /// answer.
+  [[nodiscard]] effects ask(time_point now);
+  /// Gives it up if that question has been open for so long, while we have not stood still.
+  [[nodiscard]] effects give_up_unanswered(std::chrono::milliseconds time, time_point now);
   /// The agent has ended, or the ssh that reached it.
   [[nodiscard]] effects ended(const child_exit& how);
   [[nodiscard]] effects tick(time_point now);
@@ -120,6 +125,10 @@ class session_core {
   /// Whether nothing has come, and what came would have been read: `tick` was called often enough.
   [[nodiscard]] bool has_been_silent_since(time_point when) const noexcept {
     return !has_spoken_since(when) && stood_still_ <= when;
+  }
+  /// Whether it was asked and has not answered, and an answer would have been read.
+  [[nodiscard]] bool is_question_open() const noexcept {
+    return asked_ && has_been_silent_since(*asked_);
   }
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
@@ -148,6 +157,7 @@ class session_core {
   time_point last_told_;
   time_point last_tick_;
   time_point stood_still_;                   // until then, the last time that we did
+  std::optional<time_point> asked_;          // whether it is there
   std::optional<time_point> ends_expected_;  // since when
   bool told_quiet_end_ = false;
   bool told_late_ = false;

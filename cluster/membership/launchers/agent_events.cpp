@@ -41,7 +41,9 @@ void agent_launcher::ended(const child_exit& how) {
 void agent_launcher::tick() {
   const std::lock_guard lock(mutex_);
   for (const auto& each : sessions_) {
-    perform(*each, each->core.tick(clock::now()));
+    const auto now = clock::now();
+    perform(*each, each->core.tick(now));
+    give_up_if_unanswered(*each, now);
     flush(*each);
   }
 }

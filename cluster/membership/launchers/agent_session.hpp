@@ -36,6 +36,8 @@ struct agent_session {
   last_words words = {};
   std::map<std::string, std::string> last_error = {};  // of each process: its last line on stderr
   std::uint32_t cores = 0;
+  // Since when it is given up as soon as its silence permits.
+  std::optional<std::chrono::steady_clock::time_point> in_doubt = {};
 };
 
 /// See make_agent_launcher.
@@ -61,6 +63,8 @@ class agent_launcher final : public node_launcher {
     return invite_over(link_, socket, trainer);
   }
   result<void> give_up(const std::string& name) override;
+  void ask_agents() override;
+  void give_up_unanswered(const std::string& name) override;
   std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;
   std::string place_of(const std::string& name) const override;
@@ -88,6 +92,7 @@ class agent_launcher final : public node_launcher {
   [[nodiscard]] agent_session* roomiest() const;
   [[nodiscard]] bool has_others_than(const agent_session& one, clock::time_point since) const;
   void start_on(agent_session& at, const std::string& name, const std::string& trainer);
+  void give_up_if_unanswered(agent_session& at, clock::time_point now);
   void note_loss(agent_session& at, const error& why);
   void heard_sealed(agent_session& at, std::string_view line);
   void perform(agent_session& at, session_core::effects what);

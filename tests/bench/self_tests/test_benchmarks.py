@@ -408,6 +408,46 @@ class Recovery(Quiet):
         self.assertEqual(said["one_half"], 5.0)
         self.assertEqual(said["one_most"], 5.0)
 
+    def test_a_stage_of_a_host_is_killed_and_nothing_else_there(self) -> None:
+        names = {5: "", 6: "understudy-1", 7: "stage-1"}
+        host = mock.Mock()
+        with mock.patch.object(harness, "process_tree",
+                               return_value=[mock.Mock(pid=each) for each in names]) as tree, \
+                mock.patch.object(harness, "node_name", names.get), \
+                mock.patch.object(recovery.os, "kill") as kill:
+            recovery.kill_stage(host)
+        tree.assert_called_once_with(host.process.pid)
+        kill.assert_called_once_with(7, recovery.signal.SIGKILL)
+
+    def lose_hosts(self, log: str) -> tuple[list[str], dict[str, float]]:
+        """The flags of runs that say this, each of which loses a host at 10 s, is replayed at
+        11.5 s, and tells a step at 12 s; and their figures."""
+        said: dict[str, float] = {}
+        run = mock.Mock(**{"said.return_value": log, "wait_for_replay.return_value": 11.5,
+                           "wait_for.return_value": 12.0, "fail.side_effect": Failure(log)})
+        run.steps = self.folder / "steps.json"
+        hosts = mock.MagicMock()
+        lose = mock.Mock(return_value=10.0)
+        with mock.patch.object(recovery, "Run", return_value=run) as start, \
+                mock.patch.object(recovery, "Hosts", hosts), \
+                mock.patch.object(recovery, "over_ssh", return_value=""), \
+                mock.patch.object(recovery, "program", str), \
+                mock.patch.object(recovery, "say_figure",
+                                  lambda name, value, _: said.update({name: value})):
+            recovery.measure_hosts(lose, 1)(self.folder)
+        self.assertEqual(lose.call_count, recovery.CUTS)
+        return start.call_args.args[1], said
+
+    def test_lost_hosts_are_measured_from_their_loss_with_understudies(self) -> None:
+        flags, said = self.lose_hosts("stage-1 is replayed from step 4; ..")
+        self.assertEqual(flags[flags.index("--understudies") + 1], "1")
+        self.assertEqual(said["to_replay_half"], 1.5)
+        self.assertEqual(said["to_next_step_half"], 2.0)
+
+    def test_a_lost_host_whose_stage_is_not_replayed_alone_is_no_measurement(self) -> None:
+        with self.assertRaises(Failure):
+            self.lose_hosts("the run goes on after step 4")
+
 
 if __name__ == "__main__":
     unittest.main()

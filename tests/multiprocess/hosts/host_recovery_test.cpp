@@ -345,6 +345,43 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   CHECK(programs_left(hosts, 20s) == "");
 }
 
+TEST_CASE("A host that is cut off is not waited for where understudies can take all its places") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto outcome =
+      check_over_ssh(hosts, node_tables(hosts), four_stages,
+                     [&] {
+                       CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
+                     },
+                     {"--understudies", "2"});
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("node beta (10.77.0.3): its agent, or the ssh to it, has not "
+                               "answered within 0.35 s, as others have; all processes there are "
+                               "given up; 2 stages are replaced") &&
+                 ContainsSubstring("understudy-1 takes the place of stage-2 on node alpha") &&
+                 ContainsSubstring("understudy-2 takes the place of stage-3 on node alpha") &&
+                 ContainsSubstring("stage-2 and stage-3 are replayed from step ") &&
+                 ContainsSubstring(" computed 0 actions again"));
+  // An agent that is waited for to end a process has 1.5 s.
+  std::smatch found;
+  REQUIRE(std::regex_search(outcome.err, found,
+                            std::regex("go on, ([0-9.]+) s after the loss was known")));
+  CHECK(std::stod(found[1]) < 1.5);
+  CHECK(programs_left(hosts, 20s) == "");
+}
+
+TEST_CASE("A stage that is stopped costs no host whose agent answers, also beside understudies") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages,
+                                      [&] { kill_on(hosts.at(1), "--node-name stage-2", SIGSTOP); },
+                                      {"--understudies", "2"});
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("understudy-1 takes the place of stage-2 on node alpha") &&
+                 ContainsSubstring("stage-2 is replayed from step ") &&
+                 !ContainsSubstring("given up"));
+}
+
 TEST_CASE("A launch over hosts whose trainer is killed goes on after its last step", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});

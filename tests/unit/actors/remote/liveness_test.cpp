@@ -131,6 +131,22 @@ TEST_CASE("The system is not asked about other hosts, or when it is not to be") 
     CHECK(!first<liveness::examine>(nowhere.tick(start + i * usual.interval)));
 }
 
+TEST_CASE("A silent node of another host is doubted at each tick on time, until it is heard") {
+  constexpr auto ticks = usual.suspicion / usual.interval;
+  observer_of_b far(elsewhere);
+  for (int i = 1; i < ticks; ++i) CHECK(!first<liveness::doubt>(far.tick()));
+  for (int i = 0; i < 2; ++i) {
+    const auto doubt = first<liveness::doubt>(far.tick());
+    REQUIRE(doubt);
+    CHECK(doubt->node == "b");
+  }
+  CHECK(!first<liveness::doubt>(far.tick(2 * usual.interval)));
+  far.core.heard("b");
+  CHECK(!first<liveness::doubt>(far.tick()));
+  observer_of_b near(beside);
+  for (int i = 0; i < 2 * ticks; ++i) CHECK(!first<liveness::doubt>(near.tick()));
+}
+
 TEST_CASE("A machine that stood still convicts nobody") {
   for (const clock::duration pause : {clock::duration(2 * usual.interval), clock::duration(1h)}) {
     observer_of_b observer(elsewhere);

@@ -225,6 +225,19 @@ TEST_CASE("A silent process of this host is examined, and lost if it has ended")
   CHECK(downs[0].node == "b");
 }
 
+TEST_CASE("A silent node of another host is doubted, at each tick until it is lost") {
+  const actors::liveness_settings settings;
+  auto core = connected_to_b();
+  std::int64_t doubts = 0;
+  for (std::int64_t i = 0; i < 2 * settings.silence / settings.interval; ++i)
+    for (const auto& each :
+         all_of<remote_core::doubt>(core.tick(start + i * settings.interval, {}, {}))) {
+      CHECK(each.node == "b");
+      ++doubts;
+    }
+  CHECK(doubts == (settings.silence - settings.suspicion) / settings.interval + 1);
+}
+
 TEST_CASE("A node that falls silent is lost, unless its frames come another way") {
   const actors::liveness_settings settings;
   const auto ticks = settings.silence / settings.interval + 2;

@@ -295,6 +295,30 @@ TEST_CASE("an understudy that is lost as the host of a lost node is given up is 
   CHECK((*group)->names() == std::vector<std::string>{"stage-0.2"});
 }
 
+TEST_CASE("a host that answers nothing is given up before its loss is known, if others suffice") {
+  const auto nodes = std::make_shared<watched_threads>();
+  const std::string spare_host = GENERATE("alpha", "beta");
+  nodes->on_host_of = [&](const std::string& name) {
+    return understudies_core::is_one(name) ? spare_host : std::string("alpha");
+  };
+  nodes->start_another = [&](const auto& name, const auto& trainer) {
+    return nodes->start(name, trainer);
+  };
+  std::string lost;
+  nodes->on_give_up_unanswered = [&](const std::string& name) {
+    lost = name;
+    nodes->told_ends.push_back({"stage-1", {errc::peer_lost, "its host does not answer"}});
+  };
+  const auto group =
+      node_group::start(nodes, {"stage-0", "stage-1"}, "", {}, std::chrono::seconds(20), 2);
+  REQUIRE(group);
+  (*group)->lose(0, {errc::peer_lost, "it is silent"});
+  using places = std::vector<std::size_t>;
+  CHECK((*group)->lost(std::chrono::seconds(10)) ==
+        (spare_host == "beta" ? places{0, 1} : places{0}));
+  CHECK(lost == (spare_host == "beta" ? "stage-0" : ""));
+}
+
 TEST_CASE("an understudy that cannot be started is warned of, and the run goes on without one") {
   const auto nodes = std::make_shared<watched_threads>();
   std::promise<caf::actor_addr> understudy;

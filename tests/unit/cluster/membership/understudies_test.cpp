@@ -112,6 +112,16 @@ TEST_CASE("of more lost places than understudies the first have them, and no und
   CHECK(core.take("", {}) == std::nullopt);
 }
 
+TEST_CASE("understudies suffice beside a host if as many wait on others as it has places") {
+  auto core = filled(3, alpha_and_beta);  // two on alpha
+  CHECK(core.suffice_beside("beta", 2));
+  CHECK_FALSE(core.suffice_beside("beta", 3));
+  CHECK_FALSE(core.suffice_beside("alpha", 2));
+  CHECK(core.suffice_beside("gamma", 3));
+  CHECK(core.take("beta", {}));
+  CHECK_FALSE(core.suffice_beside("alpha", 1));
+}
+
 TEST_CASE("an understudy that is lost takes no place, and its end is dealt with once") {
   auto core = filled(2, {""});
   CHECK(core.lost("stage-1") == known_as::of_another);
@@ -189,6 +199,15 @@ TEST_CASE("understudies that are missing are started, and no others") {
                                                              {"understudy-3", "alpha"}});
   REQUIRE(those.fill(alpha_and_beta, "here"));
   CHECK(launcher.hosts.size() == 3);
+}
+
+TEST_CASE("understudies suffice beside a host by where they were really started") {
+  noted_launcher launcher;
+  launcher.lost_host = "alpha";
+  understudies spares(launcher, 1);
+  REQUIRE(spares.fill({"alpha"}, ""));
+  CHECK(spares.suffice_beside("alpha", 1));
+  CHECK_FALSE(spares.suffice_beside("beta", 1));
 }
 
 TEST_CASE("an understudy is taken where it was really started") {

@@ -40,6 +40,10 @@ class watched_threads final : public cluster::node_launcher {
   cluster::host_spawner spawn = cluster::stage_host({});
   std::function<void(const error&)> on_failure = [](const error&) {};
   std::function<void(const std::string& name)> on_give_up = [](const std::string&) {};
+  std::function<std::string(const std::string& name)> on_host_of = [](const std::string&) {
+    return std::string();
+  };
+  std::function<void(const std::string& name)> on_give_up_unanswered = [](const std::string&) {};
   std::optional<error> not_ended;            // what `give_up` answers; none: it has ended
   std::vector<cluster::node_end> told_ends;  // what `ends` says
   /// Of one in the place of a lost one, or an understudy.
@@ -75,6 +79,8 @@ class watched_threads final : public cluster::node_launcher {
     if (not_ended) return tl::unexpected(*not_ended);
     return {};
   }
+  void give_up_unanswered(const std::string& name) override { on_give_up_unanswered(name); }
+  std::string host_of(const std::string& name) const override { return on_host_of(name); }
   std::vector<cluster::node_end> ends() const override { return told_ends; }
   std::string required_build() const override { return build; }
   void expect_ends() override { expected_ = true; }

@@ -93,6 +93,39 @@ TEST_CASE("an agent counts as silent only where its launcher has not stood still
   CHECK_FALSE(paused.has_been_silent_since(asked + 1500ms));
 }
 
+TEST_CASE("a session asks its agent whether it is there, and gives it up without an answer") {
+  const auto question = session_core::effects{session_core::send{orders::alive{}}};
+  const auto answer = encode(agent_event(events::alive{}));
+  auto session = patient_session();
+  CHECK(session.give_up_unanswered(0ms, begin_of_time + 1h).empty());  // nothing was asked
+  auto now = begin_of_time + 100ms;
+  CHECK(session.ask(now) == question);
+  CHECK(session.ask(now + 50ms).empty());  // that question is open
+  CHECK(session.heard(output_stream::out, answer, now += 100ms).empty());
+  CHECK(session.give_up_unanswered(0ms, now + 1h).empty());
+  CHECK(session.ask(now += 100ms) == question);
+  CHECK(session.give_up_unanswered(350ms, now + 349ms).empty());
+  CHECK(reason(session.give_up_unanswered(350ms, now + 350ms)) ==
+        "node beta (10.0.0.2): its agent, or the ssh to it, has not answered within 0.35 s, as "
+        "others have; all processes there are given up");
+  CHECK(session.is_over());
+  CHECK(session.processes().empty());
+  CHECK(session.ask(now + 1s).empty());
+  CHECK(session.give_up_unanswered(350ms, now + 1s).empty());
+  CHECK(new_session().ask(begin_of_time).empty());  // that has yet to begin
+}
+
+TEST_CASE("a question that stayed open while its launcher stood still is asked again") {
+  auto session = patient_session();
+  CHECK(session.ask(begin_of_time).size() == 1);
+  const auto now = begin_of_time + 1s;
+  CHECK(reason(session.tick(now)) == "not lost");
+  CHECK(session.give_up_unanswered(350ms, now).empty());
+  CHECK(session.ask(now).size() == 1);
+  CHECK(session.give_up_unanswered(350ms, now + 349ms).empty());
+  CHECK(session.give_up_unanswered(350ms, now + 350ms).size() == 1);
+}
+
 TEST_CASE("an agent reads orders while a process is being started, and leaves when it has ended") {
   auto agent = begun_agent();
   const auto heard = [&agent](const agent_order& order) {

@@ -24,6 +24,8 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
+const agent_core::effects says_alive{agent_core::tell{events::alive{}}};
+
 }  // namespace
 
 TEST_CASE("a host whose clock is minutes from the launcher's is told so, with what to do") {
@@ -103,7 +105,7 @@ TEST_CASE("an agent whose scheduler asks it to end leaves that to its launcher w
   auto now = begin_of_time;
   for (int i = 0; i < 40; ++i) {
     now += 250ms;
-    CHECK(agent.heard(encode(agent_order(orders::alive{})), now).empty());
+    CHECK(agent.heard(encode(agent_order(orders::alive{})), now) == says_alive);
     CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
   }
   auto lonely = agent_core(who, begin_of_time);
@@ -158,7 +160,7 @@ TEST_CASE("an agent that is told of life, or that its launcher is stopped, goes 
   auto now = begin_of_time;
   for (int i = 0; i < 20; ++i) {
     now += 250ms;
-    CHECK(agent.heard(encode(agent_order(orders::alive{})), now).empty());
+    CHECK(agent.heard(encode(agent_order(orders::alive{})), now) == says_alive);
     CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
   }
   CHECK(agent.heard(encode(agent_order(orders::suspend{})), now) ==
