@@ -53,6 +53,9 @@ class node_launcher {
   /// process; those of send_invitation.
   [[nodiscard]] virtual result<void> invite(int socket, const std::string& trainer_address);
 
+  /// Whether others start the nodes, when they like: `start` only says that one may join.
+  [[nodiscard]] virtual bool starts_none() const { return false; }
+
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
 
