@@ -300,6 +300,11 @@ bool node::wait_for(const std::string& other, milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [&] { return core_->connected(other); });
 }
 
+bool node::has_lost(const std::string& other) {
+  const std::scoped_lock lock(mutex_);
+  return core_->lost(other).has_value();
+}
+
 result<caf::strong_actor_ptr> node::find(const std::string& where, const std::string& actor,
                                          milliseconds timeout) {
   std::uint64_t number = 0;

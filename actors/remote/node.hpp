@@ -135,6 +135,9 @@ class node final : public actor_directory,
   /// Waits until another node has joined this one. False when `timeout` passes first.
   [[nodiscard]] bool wait_for(const std::string& node, std::chrono::milliseconds timeout);
 
+  /// Whether it was lost, or has left: none of its name can join any more.
+  [[nodiscard]] bool has_lost(const std::string& node);
+
   /// The actor that another node published. Errors: peer_lost, unknown_target, timed_out.
   [[nodiscard]] result<caf::strong_actor_ptr> find(const std::string& where,
                                                    const std::string& actor,

@@ -247,19 +247,22 @@ result<void> node_group::put_another(std::size_t place, const std::vector<std::s
   const auto old = names_.at(place);
   const auto left = vacated_.at(old);
   const auto understudy = understudies_.take(left.host, later);
+  // Whoever was told to start one may be at it, or have done so a moment too late.
+  const bool may_come = !understudy && launcher_->starts_none() && !node_->has_lost(old);
+  if (!understudy && !may_come) ++starts_.at(place);
   const auto by =
-      understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place) + 1));
+      may_come
+          ? old
+          : understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place)));
   {
     const std::scoped_lock lock(mutex_);
     names_[place] = by;
     lost_.erase(old);
     vacated_.erase(old);
   }
-  if (!understudy) {
-    ++starts_.at(place);
+  if (!understudy && !node_->wait_for(by, {}))
     if (auto begun = launcher_->start_on(left.host, by, node_->address()); !begun)
       return not_started(by, left, begun.error());
-  }
   const auto there = launcher_->host_of(by);
   if (there != left.host)
     log::warning(by + " takes the place of " + old + " on node " + there);

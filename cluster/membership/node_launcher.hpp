@@ -53,6 +53,9 @@ class node_launcher {
   /// process; those of send_invitation.
   [[nodiscard]] virtual result<void> invite(int socket, const std::string& trainer_address);
 
+  /// Whether others start the nodes, when they like: `start` only says that one may join.
+  [[nodiscard]] virtual bool starts_none() const { return false; }
+
   /// A node of another host is silent: the agents are asked whether they are there, if there are
   /// any. From any thread; does not wait.
   virtual void ask_agents() {}

@@ -1,5 +1,6 @@
 #include "engine/schedule/plan_checker.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/schedule/plan_text.hpp"

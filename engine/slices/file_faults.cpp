@@ -15,6 +15,11 @@ std::string quoted(const std::string& tensor) {
   return "tensor \"" + tensor + '"';
 }
 
+/// What a disk does not give back has not been altered.
+bool is_unread(const std::string& why) {
+  return why.starts_with("cannot be ");
+}
+
 file_fault other_header() {
   return {"", std::string(altered_since) + "its header differs, which names the tensors"};
 }
@@ -47,7 +52,10 @@ std::optional<file_fault> find_length_fault(const fs::path& file, std::uint64_t 
 std::vector<file_fault> find_altered(const fs::path& file, const file_sums& wanted) {
   const std::string altered(altered_since);
   const auto opened = tensor_reader::open(file);
-  if (!opened) return {{"", altered + "its header " + without_name(file, opened.error())}};
+  if (!opened) {
+    const auto why = without_name(file, opened.error());
+    return {{"", is_unread(why) ? why : altered + "its header " + why}};
+  }
   if (!wanted.header.empty()) {
     const auto header = header_sum_of(**opened, wanted.by);
     if (!header) return {{"", without_name(file, header.error())}};
@@ -58,10 +66,11 @@ std::vector<file_fault> find_altered(const fs::path& file, const file_sums& want
     const auto known = wanted.tensors.find(entry.name);
     if (known == wanted.tensors.end()) return {other_header()};
     const auto sum = tensor_sum_of(**opened, entry, wanted.by);
-    if (!sum)
-      found.push_back({entry.name, altered + without_name(file, sum.error())});
-    else if (*sum != known->second)
-      found.push_back({entry.name, altered + quoted(entry.name) + " has another checksum"});
+    if (sum && *sum == known->second) continue;
+    const auto why =
+        sum ? quoted(entry.name) + " has another checksum" : without_name(file, sum.error());
+    found.push_back(
+        {entry.name, is_unread(why) ? why + " (" + quoted(entry.name) + ')' : altered + why});
   }
   return found;
 }

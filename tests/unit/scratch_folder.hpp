@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/bytes_of.hpp"
 #include "tests/scratch_folder.hpp"
 
 namespace troupe::testing {
@@ -20,7 +21,7 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   REQUIRE(stream);
 }
 
-inline std::string read_bytes(const std::filesystem::path& file) {
+inline tests::file_bytes read_bytes(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   REQUIRE(stream);
   return {std::istreambuf_iterator<char>(stream), {}};

@@ -176,6 +176,7 @@ class awaited_nodes final : public node_launcher {
     log::info(name + " may join now: " + how_to_join(name, at));
     return {};
   }
+  bool starts_none() const override { return true; }
   result<void> invite(int socket, const std::string& trainer) override {
     return invite_over(link_, socket, trainer);
   }

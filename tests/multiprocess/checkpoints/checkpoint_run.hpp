@@ -68,6 +68,15 @@ inline std::function<void(pid_t, std::string_view)> at_checkpoint(const std::str
   };
 }
 
+#ifdef TROUPE_UNREADABLE_FILE
+/// The words of /usr/bin/env for a run whose disk cannot read the file of which `name` is another
+/// name, from when that is there (unreadable.cpp).
+static inline words with_unreadable(const std::string& name, const words& run) {
+  return words{"LD_PRELOAD=" TROUPE_UNREADABLE_FILE, "TROUPE_UNREADABLE=" + name, TROUPE_PROGRAM} +
+         run;
+}
+#endif
+
 /// The evaluations that a run's JSON lines tell.
 inline std::set<std::string> evaluations_in(const std::filesystem::path& json) {
   std::set<std::string> told;

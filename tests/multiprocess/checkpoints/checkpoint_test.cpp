@@ -255,6 +255,43 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   CHECK(run_program(two_stages(with(kept, {"--resume", "2"}), 4)).code == 0);
 }
 
+TEST_CASE(
+    "A checkpoint that the disk cannot read is refused by its file, and an older one offered or "
+    "taken",
+    "[untimed]") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  REQUIRE(run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
+  const auto bad = folder / "bad";
+  const auto resume = [&](const std::string& file, const words& from) {
+    fs::remove(bad);
+    fs::create_hard_link(file, bad);
+    return run_other("/usr/bin/env", with_unreadable(bad, two_stages(with(kept, from))));
+  };
+  const auto newest = checkpoints / "step-000008";
+  const std::string unread = " cannot be read: Input/output error";
+  for (const auto& [name, of] :
+       std::map<std::string, std::string>{{"weights.stage-1.safetensors", " (tensor \""},
+                                          {"state.stage-0.safetensors", " (tensor \"optimizer."},
+                                          {"manifest.json", ""}}) {
+    const auto file = (newest / name).string();
+    for (const std::string from : {"latest", "8"}) {
+      const auto refused = resume(file, {"--resume", from});
+      CHECK(refused.code == 2);
+      CHECK_THAT(refused.last_line(), ContainsSubstring(file + unread + of) &&
+                                          EndsWith("; the one of step 4 is whole: --resume 4"));
+    }
+  }
+  const auto file = (newest / "weights.stage-1.safetensors").string();
+  const auto passed = resume(file, {"--resume", "auto", "--save", folder / "resumed"});
+  REQUIRE(passed.code == 0);
+  CHECK_THAT(passed.err, ContainsSubstring(file + unread) &&
+                             ContainsSubstring("; this checkpoint is passed over") &&
+                             ContainsSubstring("goes on from the checkpoint of step 4"));
+  check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), folder / "resumed");
+}
+
 TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";

@@ -209,6 +209,24 @@ TEST_CASE("A bit that is flipped on one host's disk is made up for by the other'
   CHECK_THAT(resumed.err, ContainsSubstring("has 100 bytes, and its checkpoint wrote"));
 }
 
+TEST_CASE("A file that one host's disk cannot read is made up for by the other's copy",
+          "[untimed]") {
+  const disks all;
+  run_to_8(all);
+  const auto file = all.slices("alpha", 8) / "weights.stage-0.safetensors";
+  fs::create_hard_link(file, all.file("bad"));
+  const auto resumed = run_other(
+      "/usr/bin/env", with_unreadable(all.file("bad"), all.run({"--resume", "8", "--save",
+                                                                all.file("resumed").string()})));
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err,
+             ContainsSubstring("alpha no longer has 1 file of the checkpoint of step "
+                               "8 (" +
+                               file.string() + " cannot be read: Input/output error (tensor \"") &&
+                 ContainsSubstring("); beta has a copy"));
+  check_same_weights(undisturbed(), all.file("resumed"));
+}
+
 TEST_CASE("Slices with the checksums of older versions are read, and an altered one is made up for",
           "[untimed]") {
   const disks all;

@@ -41,7 +41,7 @@ std::string run_of(const std::filesystem::path& weights, const std::string& stag
 }
 
 /// Of the same run on this machine.
-std::string weights_without_loss(const std::string& stages = four_stages) {
+file_bytes weights_without_loss(const std::string& stages = four_stages) {
   const auto calm = with(
       split_words(stages == four_stages ? "--stages 4" : "--stages 2 --replicas 2"),
       split_words("--micro-batches 2 --threads-per-stage 1 --model small --data "

@@ -113,10 +113,11 @@ running_program::running_program(const test_host& where, const std::vector<std::
 
 program_outcome running_program::end() {
   std::unique_lock lock(state_->mutex);
-  REQUIRE(
-      state_->changed.wait_for(lock, std::chrono::minutes(1), [this] { return state_->ended; }));
+  state_->changed.wait_for(lock, std::chrono::minutes(1), [this] { return state_->ended; });
   auto outcome = state_->outcome;
+  const bool ended_in_time = state_->ended;
   outcome.show(nsenter, command_);
+  REQUIRE(ended_in_time);
   return outcome;
 }
 

@@ -97,7 +97,7 @@ TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev tr
     CHECK_THAT(launched.err,
                ContainsSubstring(network == "sealed" ? "): sealed tcp" : "): trusted"));
     CHECK(losses_of_steps(over.string() + ".jsonl") == losses);
-    CHECK((bytes_of(over.string() + ".safetensors") == weights));  // not printed, 90 MB
+    CHECK(bytes_of(over.string() + ".safetensors") == weights);
     CHECK(programs_left(hosts, 2s) == "");
   }
 }

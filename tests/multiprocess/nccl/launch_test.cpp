@@ -216,7 +216,7 @@ TEST_CASE("Over hosts NCCL's sockets leave loopback if the network is trusted an
       {"trusted", false, by_nccl, lines(4, on_loopback)},
       {"trusted", true, by_nccl, lines(4, as_set)},
   };
-  std::string weights;
+  file_bytes weights;
   for (const auto& [network, apart, said, found] : ways) {
     INFO(network << (apart ? ", apart" : ", together"));
     const std::string name = network + (apart ? "-apart" : "-together");

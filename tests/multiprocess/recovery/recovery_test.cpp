@@ -422,6 +422,30 @@ TEST_CASE("Where the last checkpoint is damaged, a run goes back to the one befo
                  ContainsSubstring("the run goes back to its checkpoint of step 4"));
 }
 
+TEST_CASE("Where the disk cannot read the last checkpoint, a run goes back to the one before it") {
+  const scratch_folder folder;
+  const auto kept = folder / "kept";
+  const auto file = kept / "step-000008" / "weights.stage-1.safetensors";
+  bool found = false;
+  std::error_code refused;  // the saboteur's thread makes no assertions
+  const auto spoil = [&] {
+    found = tests::wait_until_there(kept / "step-000008");
+    fs::create_hard_link(file, folder / "bad", refused);
+  };
+  const auto run = training({"--stages", "2", "--link", "tcp"});
+  const auto outcome = check_like(
+      calm_run(TROUPE_PROGRAM, without_ways(run)), "/usr/bin/env",
+      tests::with_unreadable(folder / "bad",
+                             with(run, {"--checkpoint-dir", kept, "--checkpoint-every", "4"})),
+      {{9, {.stage = "stage-0", .with = {"stage-1"}, .before = spoil}}}, sequel::returned);
+  CHECK(found);
+  CHECK_FALSE(refused);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("the run cannot go back to its checkpoint of step 8: " +
+                               file.string() + " cannot be read: Input/output error (tensor \"") &&
+                 ContainsSubstring("the run goes back to its checkpoint of step 4"));
+}
+
 TEST_CASE("A stage that is lost again and again without progress ends the run") {
   const auto always = [](pid_t program, std::string_view line) {
     if (line.find("step 1/") == 0 || line.find("the run goes on after") != std::string_view::npos ||

@@ -359,6 +359,36 @@ TEST_CASE("a run that is stopped waits no longer for a node in the place of a lo
                 "the run was stopped while it waited for stage-0.2");
 }
 
+TEST_CASE("a node that others start and that is late gets the place that it was invited to") {
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->others_start = true;
+  std::vector<std::string> invited;
+  std::string trainer;
+  nodes->start_another = [&](const auto& name, const auto& at) {
+    invited.push_back(name);
+    trainer = at;
+    return result<void>();
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(2));
+  REQUIRE(group);
+  lose_only_stage(**group);
+  check_refused((*group)->replace({0}), errc::peer_lost,
+                "stage-0.2 has not joined the run within 2 s");
+  REQUIRE(nodes->start("stage-0.2", trainer));
+  REQUIRE((*group)->node().wait_for("stage-0.2", std::chrono::seconds(10)));
+  CHECK((*group)->lost({}).size() == 1);
+  CHECK((*group)->replace({0}));
+  CHECK((*group)->lost({}).empty());
+  CHECK((*group)->names().front() == "stage-0.2");
+  lose_only_stage(**group);
+  nodes->start_another = [&](const auto& name, const auto& at) {
+    invited.push_back(name);
+    return nodes->start(name, at);
+  };
+  CHECK((*group)->replace({0}));
+  CHECK(invited == std::vector<std::string>{"stage-0.2", "stage-0.3"});
+}
+
 TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of each other") {
   const std::string outliving = node_group::outliving;
   const bool is_told_by_stage = GENERATE(true, false);

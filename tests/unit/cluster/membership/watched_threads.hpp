@@ -34,6 +34,7 @@ class watched_threads final : public cluster::node_launcher {
       };
   std::atomic<int> ended = 0;
   std::atomic<int> failures = 0;
+  bool others_start = false;    // those in the places of lost ones
   std::string build = {};       // of the trainer's program, and of that of its nodes
   std::string stranger = {};    // of a node that tries each name first; empty: none does
   std::vector<error> refusals;  // of those; no thread changes it once all have joined
@@ -73,6 +74,7 @@ class watched_threads final : public cluster::node_launcher {
                         const std::string& trainer) override {
     return start_another(name, trainer);
   }
+  bool starts_none() const override { return others_start; }
   result<void> invite(int, const std::string& trainer) override { return on_invite(trainer); }
   result<void> give_up(const std::string& name) override {
     on_give_up(name);
