@@ -66,7 +66,7 @@ void node_group::end_node(std::unique_lock<std::mutex> lock, const std::string& 
 /// nobody shares the cores of another one if it is given up. From any thread.
 bool node_group::has_spares_for(const std::string& name) const {
   const auto host = launcher_->host_of(name);
-  if (!understudies_.suffice_beside(host, 1)) return false;  // as in most runs, of many nodes even
+  if (!understudies_.suffice_beside(host, 1)) return false;  // mostly there is none
   const auto places = names();
   if (std::ranges::find(places, name) == places.end()) return false;
   const auto is_there = [&](const auto& each) { return launcher_->host_of(each) == host; };
