@@ -183,7 +183,7 @@ void agent_launcher::ask_agents() {
 void agent_launcher::give_up_unanswered(const std::string& name) {
   const std::lock_guard lock(mutex_);
   auto* const at = host_of_process(name);
-  if (at == nullptr || expected_) return;
+  if (at == nullptr) return;
   const auto now = clock::now();
   perform(*at, at->core.tick(now));  // we may have stood still until now
   if (at->core.is_question_open()) at->in_doubt = now;
@@ -195,7 +195,8 @@ void agent_launcher::give_up_unanswered(const std::string& name) {
 void agent_launcher::give_up_if_unanswered(agent_session& at, clock::time_point now) {
   constexpr auto patience = actors::usual_deadlines.unanswered_question;
   if (!at.in_doubt) return;
-  if (at.core.is_over() || !at.core.has_been_silent_since(*at.in_doubt)) return at.in_doubt.reset();
+  if (expected_ || at.core.is_over() || !at.core.has_been_silent_since(*at.in_doubt))
+    return at.in_doubt.reset();
   const bool answers_another = std::ranges::any_of(sessions_, [&](const auto& each) {
     const bool is_as_far = at.what.host.empty() || !each->what.host.empty();
     return each.get() != &at && is_as_far && each->core.answers_beside(at.core, patience, now);
