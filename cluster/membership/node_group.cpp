@@ -119,7 +119,8 @@ result<void> node_group::open_node(const std::string& listen) {
        .on_told = [this](const auto& name, const auto& told) { on_told(name, told); },
        .on_doubt =
            [this](const auto& name) {
-             if (has_spares_for(name)) launcher_->ask_agents();
+             // Whether they are enough is found out of those that are lost: many may be silent.
+             if (understudies_.suffice_beside(launcher_->host_of(name), 1)) launcher_->ask_agents();
            }},
       launcher_->trainer_link());
   if (!node) return tl::unexpected(node.error());

@@ -65,9 +65,10 @@ void node_group::end_node(std::unique_lock<std::mutex> lock, const std::string& 
 /// Whether understudies on other hosts can take the places of all nodes of this one's host, and so
 /// nobody shares the cores of another one if it is given up. From any thread.
 bool node_group::has_spares_for(const std::string& name) const {
+  const auto host = launcher_->host_of(name);
+  if (!understudies_.suffice_beside(host, 1)) return false;  // mostly there is none
   const auto places = names();
   if (std::ranges::find(places, name) == places.end()) return false;
-  const auto host = launcher_->host_of(name);
   const auto is_there = [&](const auto& each) { return launcher_->host_of(each) == host; };
   const auto count = std::ranges::count_if(places, is_there);
   return understudies_.suffice_beside(host, static_cast<std::size_t>(count));

@@ -19,6 +19,8 @@ constexpr auto most_quiet_at_end = actors::usual_deadlines.quiet_agent;
 constexpr auto usual_start = actors::usual_deadlines.tell_of_start;
 // Between ticks, of which there are ten in a second: we stood still where it was longer.
 constexpr auto most_between_ticks = actors::usual_deadlines.unanswered_end / 3;
+// TCP sends what was lost again after 0.2 s at the earliest.
+constexpr auto late_answer = actors::usual_deadlines.unanswered_question / 2;
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
   if (line.empty()) return;
@@ -77,6 +79,7 @@ session_core::effects session_core::heard(output_stream stream, std::string_view
                                           time_point now) {
   if (state_ == state::over) return {};
   if (stream == output_stream::out) {
+    if (is_question_open() && now - *asked_ >= late_answer) answered_late_ = now;
     last_heard_ = now;
     return state_ == state::silent ? heard_before(stream, line) : heard_event(line);
   }
@@ -147,6 +150,12 @@ session_core::effects session_core::give_up_unanswered(milliseconds time, time_p
   return lose(errc::peer_lost, place_.text() + ": " + carrier() + " has not answered within " +
                                    exact_seconds_of(time) +
                                    ", as others have; all processes there are given up");
+}
+
+bool session_core::answers_beside(const session_core& other, milliseconds time,
+                                  time_point now) const noexcept {
+  return state_ == state::ready && has_spoken_since(now - time) &&
+         (!answered_late_ || !other.asked_ || *answered_late_ < *other.asked_);
 }
 
 session_core::effects session_core::heard_first(const agent_event& first) {

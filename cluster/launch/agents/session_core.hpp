@@ -130,6 +130,10 @@ class session_core {
   [[nodiscard]] bool is_question_open() const noexcept {
     return asked_ && has_been_silent_since(*asked_);
   }
+  /// Whether it has spoken within that time, and has answered all questions soon since `other` was
+  /// asked its last one: what silences `other` is not ahead of both, nor was until now.
+  [[nodiscard]] bool answers_beside(const session_core& other, std::chrono::milliseconds time,
+                                    time_point now) const noexcept;
   [[nodiscard]] const agent_place& place() const noexcept { return place_; }
   /// Processes that were to start and have not ended.
   [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }
@@ -158,6 +162,7 @@ class session_core {
   time_point last_tick_;
   time_point stood_still_;                   // until then, the last time that we did
   std::optional<time_point> asked_;          // whether it is there
+  std::optional<time_point> answered_late_;  // the last time that it did
   std::optional<time_point> ends_expected_;  // since when
   bool told_quiet_end_ = false;
   bool told_late_ = false;

@@ -183,17 +183,19 @@ void agent_launcher::give_up_unanswered(const std::string& name) {
   give_up_if_unanswered(*at, now);
 }
 
-/// What an agent of this machine says tells nothing of the network that leads to another one.
+/// What an agent of this machine says tells nothing of the network that leads to another one. The
+/// others are asked again and again meanwhile: they may be silenced too by now.
 void agent_launcher::give_up_if_unanswered(agent_session& at, clock::time_point now) {
   constexpr auto patience = actors::usual_deadlines.unanswered_question;
   if (!at.in_doubt) return;
-  if (!at.core.has_been_silent_since(*at.in_doubt)) return at.in_doubt.reset();
+  if (expected_ || at.core.is_over() || !at.core.has_been_silent_since(*at.in_doubt))
+    return at.in_doubt.reset();
   const bool answers_another = std::ranges::any_of(sessions_, [&](const auto& each) {
     const bool is_as_far = at.what.host.empty() || !each->what.host.empty();
-    return each.get() != &at && is_as_far && each->core.is_ready() &&
-           each->core.has_spoken_since(now - patience);
+    return each.get() != &at && is_as_far && each->core.answers_beside(at.core, patience, now);
   });
   if (answers_another) perform(at, at.core.give_up_unanswered(patience, now));
+  for (const auto& each : sessions_) perform(*each, each->core.ask(now));
 }
 
 result<void> agent_launcher::start_on(const std::string& host, const std::string& name,

@@ -126,6 +126,33 @@ TEST_CASE("a question that stayed open while its launcher stood still is asked a
   CHECK(session.give_up_unanswered(350ms, now + 350ms).size() == 1);
 }
 
+TEST_CASE("an agent answers beside another one if its answers came soon since that one was asked") {
+  const auto answer = encode(agent_event(events::alive{}));
+  auto silent = patient_session();
+  auto other = patient_session();
+  const auto asks = [](session_core& session, time_point now) {
+    return session.ask(now).size() == 1;
+  };
+  const auto hears = [&](session_core& session, time_point now) {
+    return session.heard(output_stream::out, answer, now).empty();
+  };
+  CHECK_FALSE(new_session().answers_beside(silent, 1h, begin_of_time));  // that has yet to begin
+  const auto asked = begin_of_time + 1s;
+  CHECK((asks(silent, asked) && asks(other, asked)));
+  CHECK_FALSE(other.answers_beside(silent, 350ms, asked + 10ms));
+  CHECK(hears(other, asked + 170ms));
+  CHECK(other.answers_beside(silent, 350ms, asked + 519ms));
+  CHECK_FALSE(other.answers_beside(silent, 350ms, asked + 520ms));
+  CHECK(asks(other, asked + 600ms));
+  CHECK(hears(other, asked + 775ms));  // both were cut off, and the other one is no more
+  CHECK(asks(other, asked + 800ms));
+  CHECK(hears(other, asked + 810ms));
+  CHECK_FALSE(other.answers_beside(silent, 350ms, asked + 820ms));
+  CHECK(hears(silent, asked + 900ms));
+  CHECK(asks(silent, asked + 901ms));
+  CHECK(other.answers_beside(silent, 350ms, asked + 902ms));
+}
+
 TEST_CASE("an agent reads orders while a process is being started, and leaves when it has ended") {
   auto agent = begun_agent();
   const auto heard = [&agent](const agent_order& order) {
