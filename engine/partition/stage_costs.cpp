@@ -128,11 +128,11 @@ stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_rang
     each_there[chunk] = each[chunk] + inputs;
     ahead += inputs * credits_;
   }
-  const double kept = parameters * (1 + optimizer_copies_);  // whatever the step is at
-  const bool by_host = bytes_per_s_ > 0;                     // tensors go to other processes
-  return {.on_cpu = kept + parameters * gradient_copies_ + copies + most_held(stage, each) + again +
-                    waiting,
-          .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
+  const double stays = parameters * (1 + optimizer_copies_);  // whatever the step is at
+  const bool by_host = bytes_per_s_ > 0;                      // tensors go to other processes
+  return {.on_cpu = stays + parameters * gradient_copies_ + copies + most_held(stage, each) +
+                    again + waiting,
+          .on_device = stays + parameters + passing_bytes(slices) + most_held(stage, each_there) +
                        again + waiting + ahead,
           .beside_device = std::max(parameters, by_host ? waiting : 0),
           .by_nccl = stage < nccl_bytes_.size() ? nccl_bytes_[stage] : 0};
