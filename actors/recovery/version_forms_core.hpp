@@ -42,9 +42,9 @@ class version_forms_core {
 
   /// It did not take an update, and gets the state of that version; `for_good`: of all others too.
   void refused(std::size_t place, bool for_good) {
-    auto& keeper = keepers_.at(place);
-    keeper.last.reset();
-    keeper.is_doubtful = keeper.is_doubtful || for_good;
+    auto& at = keepers_.at(place);
+    at.last.reset();
+    at.is_doubtful = at.is_doubtful || for_good;
   }
 
   /// Whether some keeper may be sent updates, so that what they need is worth keeping.
@@ -61,8 +61,8 @@ class version_forms_core {
   }
 
   [[nodiscard]] bool may_have_updates(std::size_t place) const {
-    const auto& keeper = keepers_.at(place);
-    return is_repeatable_ && keeper.is_apart && !keeper.is_doubtful;
+    const auto& at = keepers_.at(place);
+    return is_repeatable_ && at.is_apart && !at.is_doubtful;
   }
 
  private:

@@ -35,10 +35,10 @@ result<std::string> ucx_maker::library_for(c10::Device on) const {
 }
 
 result<ucx_terms> ucx_maker::terms_for(std::string name, c10::Device on) const {
-  auto library = opened(on);
-  if (!library) return tl::unexpected(library.error());
+  auto found = opened(on);
+  if (!found) return tl::unexpected(found.error());
   ucx_terms made{.name = std::move(name),
-                 .library = std::move(*library),
+                 .library = std::move(*found),
                  .memory = how_.memory,
                  .on = nullptr,
                  .hold = how_.hold,

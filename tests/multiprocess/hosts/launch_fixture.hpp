@@ -226,10 +226,10 @@ inline bool takes_five_seconds_at_most(
 
 /// The first line of a report with all of these words; empty: there is none.
 inline std::string line_with(const program_outcome& outcome,
-                             const std::vector<std::string>& words) {
+                             const std::vector<std::string>& parts) {
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) {
-    const bool has_all = std::all_of(words.begin(), words.end(), [&line](const auto& word) {
+    const bool has_all = std::all_of(parts.begin(), parts.end(), [&line](const auto& word) {
       return line.find(word) != std::string::npos;
     });
     if (has_all) return line;
@@ -237,11 +237,11 @@ inline std::string line_with(const program_outcome& outcome,
   return "";
 }
 
-inline void expect_line(const program_outcome& outcome, const std::vector<std::string>& words) {
+inline void expect_line(const program_outcome& outcome, const std::vector<std::string>& parts) {
   std::string all;
-  for (const auto& word : words) all += "\"" + word + "\" ";
+  for (const auto& word : parts) all += "\"" + word + "\" ";
   INFO("a line with " << all);
-  CHECK_FALSE(line_with(outcome, words).empty());
+  CHECK_FALSE(line_with(outcome, parts).empty());
 }
 
 /// A busy machine may write slowly, or have more threads than cores: no error, then.
