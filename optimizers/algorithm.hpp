@@ -185,7 +185,7 @@ class sweeping_update final : public update {
   }
   void run_operators(at::Tensor& param, const at::Tensor& gradient,
                      std::span<at::Tensor* const> kept) override {
-    if constexpr (requires { method_.run_operators(param, gradient, kept); })
+    if constexpr (requires { method_.wants_operators(param, gradient, kept); })
       method_.run_operators(param, gradient, kept);
   }
 

@@ -7,7 +7,6 @@
 #include "cluster/config/sources/resume_command_core.hpp"
 
 using namespace troupe::cluster;
-using word_list = std::vector<std::string>;
 
 TEST_CASE("A run is resumed with the command that started it and --resume latest") {
   CHECK(command_to_resume({{"resnet_pipeline", "--config", "run.toml", "--steps", "40"}, ""}) ==
@@ -40,7 +39,8 @@ TEST_CASE("A run that verified its first step does not when it is resumed") {
 }
 
 TEST_CASE("Words that a shell would take apart or replace are quoted") {
-  const word_list started{"./my program", "--set", "data.source=text:$HOME", "it's", "", "a*", "~"};
+  const std::vector<std::string> started{
+      "./my program", "--set", "data.source=text:$HOME", "it's", "", "a*", "~"};
   CHECK(command_to_resume({started, "auto"}) ==
         R"('./my program' --set 'data.source=text:$HOME' 'it'\''s' '' 'a*' '~')");
 }

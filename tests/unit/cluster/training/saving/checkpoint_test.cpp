@@ -105,6 +105,15 @@ TEST_CASE("tied weights that do not fit the model are refused for that") {
   check_refused(begun(folder, wide), errc::bad_data, "has shape [8, 4]");
 }
 
+TEST_CASE("a tensor that no layer has is refused by its name") {
+  const tests::scratch_folder folder;
+  auto more = whole();
+  more["one.scale"] = at::ones({4});
+  check_refused(begun(folder, more), errc::bad_data,
+                "weight 'one.scale' belongs to no layer of the model");
+  CHECK(begun(folder, more, {"one.scale"}));
+}
+
 TEST_CASE("tied weights that differ in a file are none of a run that skips both") {
   const tests::scratch_folder folder;
   auto other = whole();
