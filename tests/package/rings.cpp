@@ -141,8 +141,6 @@ engine::plan all_forward(std::uint32_t stages, std::uint32_t microbatches,
 
 struct ask_peak {
   static constexpr auto declared = actors::travels("rings.ask_peak");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct peak_told {

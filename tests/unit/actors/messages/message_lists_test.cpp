@@ -23,8 +23,6 @@ struct asked {
 
 struct answered {
   static constexpr auto declared = actors::travels("answered");
-
-  static void fields(auto&, auto&) {}
 };
 
 struct namesake {
@@ -91,6 +89,11 @@ TEST_CASE("a list's messages travel under their names and on their lanes, those 
   messages::frame another;
   REQUIRE(types.encode(caf::make_message(answered{}), another, nobody));
   CHECK(another.lane == messages::lane::data);
+  REQUIRE(another.body.size() == 1);
+  CHECK(another.body.front().fields.empty());
+  CHECK(types.decode(another, nobody).value().match_elements<answered>());
+  another.body.front().fields.push_back({std::int64_t{1}});
+  CHECK(error_of(types.decode(another, nobody)).code == errc::bad_frame);
 
   messages::frame none;
   const auto kept = error_of(types.encode(caf::make_message(at_home{}), none, nobody));
