@@ -148,6 +148,9 @@ TEST_CASE("an agent answers beside another one if its answers came soon since th
   CHECK(asks(other, asked + 800ms));
   CHECK(hears(other, asked + 810ms));
   CHECK_FALSE(other.answers_beside(silent, 350ms, asked + 820ms));
+  auto asked_meanwhile = patient_session();
+  CHECK(asks(asked_meanwhile, asked + 775ms));
+  CHECK_FALSE(other.answers_beside(asked_meanwhile, 350ms, asked + 820ms));
   CHECK(hears(silent, asked + 900ms));
   CHECK(asks(silent, asked + 901ms));
   CHECK(other.answers_beside(silent, 350ms, asked + 902ms));
