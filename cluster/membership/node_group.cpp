@@ -248,15 +248,13 @@ result<void> node_group::put_another(std::size_t place, const std::vector<std::s
   const auto old = names_.at(place);
   const auto left = vacated_.at(old);
   const auto understudy = understudies_.take(left.host, later);
-  // Whoever was told to start one may be at it, or have done so a moment too late.
-  const bool may_come = !understudy && launcher_->starts_none() && !node_->has_lost(old);
-  if (!understudy && !may_come) ++starts_.at(place);
-  const auto by =
-      may_come
-          ? old
-          : understudy.value_or(first_names_.at(place) + "." + std::to_string(starts_.at(place)));
+  auto by = understudy.value_or(old);
   {
+    // A loss that comes after the question is told after `lost_` has forgotten an earlier one.
     const std::scoped_lock lock(mutex_);
+    // Whoever was told to start one may be at it, or have done so a moment too late.
+    if (!understudy && (!launcher_->starts_none() || node_->has_lost(old)))
+      by = first_names_.at(place) + "." + std::to_string(++starts_.at(place));
     names_[place] = by;
     lost_.erase(old);
     vacated_.erase(old);

@@ -94,7 +94,8 @@ class node_group {
   [[nodiscard]] std::vector<std::string> hosts_of_places() const;
 
   /// Puts other nodes in the places of lost ones: understudies, and where there are none new ones,
-  /// whose names tell how many there were: "stage-1.2". None is put anywhere before all lost ones
+  /// whose names tell how many there were: "stage-1.2". Where others start them, one that was late,
+  /// or waited for one that was, still has its place. None is put anywhere before all lost ones
   /// are known to have ended. Waits until all have joined. Where one cannot be started, does not
   /// join in time, or is lost at once, all of them count as lost.
   /// Errors: those of node_launcher; peer_lost; cancelled where the user wants no run any more.

@@ -6,6 +6,8 @@
 
 #include <system_error>
 
+#include "engine/state/mapped_file.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -17,7 +19,7 @@ std::string quoted(const std::string& tensor) {
 
 /// What a disk does not give back has not been altered.
 bool is_unread(const std::string& why) {
-  return why.starts_with("cannot be ");
+  return why.starts_with(unread_words);
 }
 
 file_fault other_header() {

@@ -14,17 +14,17 @@ namespace troupe::engine {
 namespace {
 
 tl::unexpected<error> refused(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data,
-              file.string() + " " + what + ": " + std::generic_category().message(errno));
+  return fail(errc::bad_data, file.string() + " " + std::string(unread_words) + what + ": " +
+                                  std::generic_category().message(errno));
 }
 
 }  // namespace
 
 result<descriptor> open_to_read(const std::filesystem::path& file) {
   descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!opened) return refused(file, "cannot be opened");
+  if (!opened) return refused(file, "opened");
   struct stat about {};
-  if (::fstat(opened.get(), &about) != 0) return refused(file, "cannot be read");
+  if (::fstat(opened.get(), &about) != 0) return refused(file, "read");
   if (!S_ISREG(about.st_mode)) return fail(errc::bad_data, file.string() + " is not a file");
   return opened;
 }
@@ -34,7 +34,7 @@ result<void> read_at(const std::filesystem::path& name, const descriptor& file,
   while (!into.empty()) {
     const auto got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refused(name, "cannot be read");
+    if (got < 0) return refused(name, "read");
     if (got == 0)
       return fail(errc::bad_data, name.string() + " ended early: it was cut while it was read");
     into = into.subspan(static_cast<std::size_t>(got));
@@ -46,7 +46,7 @@ result<void> read_at(const std::filesystem::path& name, const descriptor& file,
 result<std::vector<std::byte>> read_front(const std::filesystem::path& name, const descriptor& file,
                                           std::uint64_t most) {
   struct stat about {};
-  if (::fstat(file.get(), &about) != 0) return refused(name, "cannot be read");
+  if (::fstat(file.get(), &about) != 0) return refused(name, "read");
   std::vector<std::byte> front(std::min(most, static_cast<std::uint64_t>(about.st_size)));
   if (auto read = read_at(name, file, 0, front); !read) return tl::unexpected(read.error());
   return front;
@@ -55,13 +55,13 @@ result<std::vector<std::byte>> read_front(const std::filesystem::path& name, con
 result<std::shared_ptr<mapped_file>> mapped_file::map(const std::filesystem::path& name,
                                                       const descriptor& file) {
   struct stat about {};
-  if (::fstat(file.get(), &about) != 0) return refused(name, "cannot be read");
+  if (::fstat(file.get(), &about) != 0) return refused(name, "read");
   const auto size = static_cast<std::size_t>(about.st_size);
   void* bytes = nullptr;
   if (size > 0)
     bytes =
         ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
-  if (bytes == MAP_FAILED) return refused(name, "cannot be mapped");
+  if (bytes == MAP_FAILED) return refused(name, "mapped");
   return std::shared_ptr<mapped_file>(new mapped_file(bytes, size));
 }
 

@@ -5,12 +5,16 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::engine {
+
+/// What errors say after the name of a file whose bytes the system has refused to give.
+inline constexpr std::string_view unread_words = "cannot be ";
 
 /// A file that is open for reading, under whatever name it has by now. Errors: bad_data naming it.
 [[nodiscard]] result<descriptor> open_to_read(const std::filesystem::path& file);

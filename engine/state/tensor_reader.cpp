@@ -32,7 +32,8 @@ result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
   std::shared_ptr<tensor_reader> made(new tensor_reader(file, std::move(*opened)));
   struct stat about {};
   if (::fstat(made->opened_->get(), &about) != 0)
-    return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
+    return bad_file(file,
+                    std::string(unread_words) + "read: " + std::generic_category().message(errno));
   const auto file_bytes = static_cast<std::uint64_t>(about.st_size);
   auto front = read_front(file, *made->opened_, first_bytes);
   if (front)

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <utility>
@@ -387,6 +388,61 @@ TEST_CASE("a node that others start and that is late gets the place that it was 
   };
   CHECK((*group)->replace({0}));
   CHECK(invited == std::vector<std::string>{"stage-0.2", "stage-0.3"});
+}
+
+TEST_CASE("a node that others start, that is late and then lost, leaves its place to another") {
+  std::counting_semaphore<> failed(0);
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->others_start = true;
+  nodes->on_failure = [&failed](const error&) { failed.release(); };
+  std::string trainer;
+  nodes->start_another = [&](const auto& name, const auto& at) {
+    trainer = at;
+    return name == "stage-0.3" ? nodes->start(name, at) : result<void>();
+  };
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(2));
+  REQUIRE(group);
+  lose_only_stage(**group);
+  REQUIRE(failed.try_acquire_for(std::chrono::seconds(10)));
+  check_refused((*group)->replace({0}), errc::peer_lost,
+                "stage-0.2 has not joined the run within 2 s");
+  REQUIRE(nodes->start("stage-0.2", trainer));
+  REQUIRE((*group)->node().wait_for("stage-0.2", std::chrono::seconds(10)));
+  (*group)->node().lose("stage-0.2", {errc::peer_lost, "it is silent"});
+  REQUIRE(failed.try_acquire_for(std::chrono::seconds(10)));
+  CHECK((*group)->replace({0}));
+  CHECK((*group)->lost({}).empty());
+  CHECK((*group)->names().front() == "stage-0.3");
+}
+
+TEST_CASE("of nodes that others start the one that was in time keeps its place beside a late one") {
+  std::counting_semaphore<> failed(0);
+  const auto nodes = std::make_shared<watched_threads>();
+  nodes->others_start = true;
+  nodes->on_failure = [&failed](const error&) { failed.release(); };
+  std::vector<std::string> invited;
+  std::string trainer;
+  nodes->start_another = [&](const auto& name, const auto& at) {
+    invited.push_back(name);
+    trainer = at;
+    return name == "stage-0.2" ? nodes->start(name, at) : result<void>();
+  };
+  const auto group =
+      node_group::start(nodes, {"stage-0", "stage-1"}, "", {}, std::chrono::seconds(2));
+  REQUIRE(group);
+  for (const std::size_t place : {0, 1}) {
+    (*group)->lose(place, {errc::peer_lost, "it is of no use any more"});
+    REQUIRE(failed.try_acquire_for(std::chrono::seconds(10)));
+  }
+  check_refused((*group)->replace({0, 1}), errc::peer_lost,
+                "stage-1.2 has not joined the run within 2 s");
+  CHECK((*group)->lost({}) == std::vector<std::size_t>{0, 1});
+  REQUIRE(nodes->start("stage-1.2", trainer));
+  REQUIRE((*group)->node().wait_for("stage-1.2", std::chrono::seconds(10)));
+  CHECK((*group)->replace({0, 1}));
+  CHECK((*group)->lost({}).empty());
+  CHECK((*group)->names() == std::vector<std::string>{"stage-0.2", "stage-1.2"});
+  CHECK(invited == std::vector<std::string>{"stage-0.2", "stage-1.2"});
 }
 
 TEST_CASE("what outlives the trainer is lost where it and a stage lose sight of each other") {
