@@ -106,19 +106,12 @@ step_decision step_coordinator_core::decide(const ballot& of) {
   return decision;
 }
 
-// Replicas that share a stage's parameters out tell the squares of their own, and 0 for the others.
+// Of replicas that share a stage's parameters out each tells the squares of its own, and 0 for
+// others.
 double step_coordinator_core::norm_of(const ballot& of) const {
-  const auto stages = rules_.stages / std::max(1U, rules_.replicas);
   std::vector<double> all;
-  for (std::uint32_t stage = 0; stage < stages; ++stage) {
-    std::vector<double> squares;
-    for (auto at = stage; at < rules_.stages; at += stages) {
-      const auto& told = of.votes[at]->squares;
-      squares.resize(std::max(squares.size(), told.size()));
-      for (std::size_t i = 0; i < told.size(); ++i) squares[i] += told[i];
-    }
-    all.insert(all.end(), squares.begin(), squares.end());
-  }
+  for (const auto& vote : of.votes)
+    all.insert(all.end(), vote->squares.begin(), vote->squares.end());
   std::ranges::sort(all, {}, bits);  // their order as numbers, which are not negative
   return std::sqrt(std::accumulate(all.begin(), all.end(), 0.0));
 }

@@ -97,10 +97,16 @@ TEST_CASE("A lookup is answered with a published actor's address, and refused by
   CHECK(answer.what.request_id == 6);
   CHECK(answer.what.body.at(0).fields.at(0) == messages::value{messages::actor_ref{"a", "a:1", 7}});
 
+  const auto is_refused = [&](const frame& malformed) {
+    return only<remote_core::refuse>(core.frame_arrived({1}, malformed)).why.code ==
+           errc::unknown_target;
+  };
   auto malformed = asking_for("host", 7);
   malformed.body[0].fields.clear();
-  CHECK(only<remote_core::refuse>(core.frame_arrived({1}, malformed)).why.code ==
-        errc::unknown_target);
+  CHECK(is_refused(malformed));
+  malformed = asking_for("host", 8);
+  malformed.body.push_back(malformed.body[0]);
+  CHECK(is_refused(malformed));
 }
 
 TEST_CASE("Only the first answer of the node that was asked ends a lookup") {
