@@ -166,7 +166,8 @@ endfunction()
 # may be one OVER_HOSTS, which wait most of the time: of these one runs at a time, from the beginning too. With
 # UNTIMED, those of them that are tagged [untimed] hold nobody to a time of less than many seconds, but that
 # nothing is left two seconds after an end in order: they run last and beside others, so that no core waits
-# for the end of the rest. PLAIN: no header of LibTorch's is put before
+# for the end of the rest. Those tagged [prompt] have others answer within a third of a second, and run alone,
+# before all else. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
 # labelled `timed` hold clocks to less than a second and run alone. LOGIC: compiled without optimisation, which
 # takes about half the time: they compute next to nothing, like those that start programs.
@@ -225,8 +226,12 @@ function(troupe_test name)
   elseif(TEST_UNTIMED)
     catch_discover_tests(${name} TEST_SPEC "[untimed]" ${discovery}
       PROPERTIES ${properties} COST -1)
-    catch_discover_tests(${name} TEST_SPEC "~[untimed]" ${discovery}
+    catch_discover_tests(${name} TEST_SPEC "~[untimed]~[prompt]" ${discovery}
       PROPERTIES ${properties} ${order})
+    if(TEST_OVER_HOSTS)
+      catch_discover_tests(${name} TEST_SPEC "[prompt]" ${discovery}
+        PROPERTIES ${properties} COST 2000 RUN_SERIAL TRUE)
+    endif()
   else()
     catch_discover_tests(${name} ${discovery} PROPERTIES ${properties} ${order})
   endif()

@@ -345,7 +345,8 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   CHECK(programs_left(hosts, 20s) == "");
 }
 
-TEST_CASE("A host that is cut off is not waited for where understudies can take all its places") {
+TEST_CASE("A host that is cut off is not waited for where understudies can take all its places",
+          "[prompt]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome =
@@ -366,7 +367,8 @@ TEST_CASE("A host that is cut off is not waited for where understudies can take 
   CHECK(programs_left(hosts, 20s) == "");
 }
 
-TEST_CASE("A stage that is stopped costs no host whose agent answers, also beside understudies") {
+TEST_CASE("A stage that is stopped costs no host whose agent answers, also beside understudies",
+          "[prompt]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages,
