@@ -62,8 +62,8 @@ struct deadlines {
   std::chrono::seconds agent_last_words{1};   ///< A launcher that reads why its agent ends.
   /// An agent that was told to end a process and says nothing, where another one can run it.
   std::chrono::milliseconds unanswered_end{1500};
-  /// An agent that was asked whether it is there, as a node of its host is silent, where
-  /// understudies elsewhere can take all places: half a second before that node is lost.
+  /// An agent that was asked whether it is there, because a node of its host is silent. Shorter
+  /// than the half second from the question to the loss of that node.
   std::chrono::milliseconds unanswered_question{350};
   /// An agent that ends its processes: it says each second that it is alive.
   std::chrono::seconds quiet_agent{5};

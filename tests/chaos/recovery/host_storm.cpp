@@ -90,10 +90,7 @@ void host_striker::act_on_host(const fault& what, std::size_t host) {
     ::kill(it.first_process(), SIGKILL);
     return;
   }
-  if (what.how == means::cut) {
-    CHECK(it.run({"ip", "link", "set", "eth0", "down"}).code == 0);
-    return;
-  }
+  if (what.how == means::cut) return it.cut_off();
   for (std::size_t i = 0; i < hosts_of_a_storm; ++i) {
     if (i == host || killed_.contains(i)) continue;
     const auto& other = hosts_.at(i);

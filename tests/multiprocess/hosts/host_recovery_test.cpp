@@ -328,11 +328,7 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(
-      hosts, node_tables(hosts), four_stages,
-      [&] {
-        CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
-      },
-      {}, "12");
+      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "12");
   // Its agent, which says nothing, is not waited for until it counts as lost.
   std::smatch found;
   REQUIRE(std::regex_search(outcome.err, found,
@@ -349,12 +345,8 @@ TEST_CASE("A host that is cut off is not waited for where understudies can take 
           "[prompt]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto outcome =
-      check_over_ssh(hosts, node_tables(hosts), four_stages,
-                     [&] {
-                       CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
-                     },
-                     {"--understudies", "2"});
+  const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages,
+                                      [&] { hosts.at(1).cut_off(); }, {"--understudies", "2"});
   CHECK_THAT(outcome.err,
              ContainsSubstring("node beta (10.77.0.3): its agent, or the ssh to it, has not "
                                "answered within 0.35 s, as others have; all processes there are "

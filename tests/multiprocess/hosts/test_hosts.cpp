@@ -159,6 +159,10 @@ std::vector<host_process> test_host::left_after(std::chrono::milliseconds limit)
   return tests::left_after(limit, [this] { return processes(); });
 }
 
+void test_host::cut_off() const {
+  CHECK(run({"ip", "link", "set", "eth0", "down"}).code == 0);
+}
+
 /// What a host says while it starts; written on its group's thread.
 struct test_hosts::starting {
   struct readiness {

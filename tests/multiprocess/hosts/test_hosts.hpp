@@ -61,6 +61,8 @@ class test_host {
   /// much more as an end is held up meanwhile.
   [[nodiscard]] std::vector<host_process> left_after(std::chrono::milliseconds limit) const;
   [[nodiscard]] pid_t first_process() const { return first_; }
+  /// Takes its network down for good: nothing reaches it or comes from it any more.
+  void cut_off() const;
 
  private:
   friend class test_hosts;
