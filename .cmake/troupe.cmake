@@ -162,17 +162,16 @@ endfunction()
 # than most cases that need it. Sources that follow ALONE keep a process for each case: those which
 # change what a process has once, or start others, and those which skip cases, which would count as
 # passed beside others. Tests that start processes run one at a time, and first, since they take longest;
-# each counts as two, so that of three at a time only one more runs beside those which hold others to a time. That
-# may be one OVER_HOSTS, which wait most of the time: of these one runs at a time, from the beginning too. With
+# each counts as two, so that of three at a time only one more runs beside those which hold others to a time. With
 # UNTIMED, those of them that are tagged [untimed] hold nobody to a time of less than many seconds, but that
 # nothing is left two seconds after an end in order: they run last and beside others, so that no core waits
-# for the end of the rest. Those tagged [prompt] have others answer within a third of a second, and run alone,
-# before all else. PLAIN: no header of LibTorch's is put before
+# for the end of the rest. With PROMPT, those tagged [prompt] have others answer within a third of a second, and
+# run alone, before all else. PLAIN: no header of LibTorch's is put before
 # its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
 # labelled `timed` hold clocks to less than a second and run alone. LOGIC: compiled without optimisation, which
 # takes about half the time: they compute next to nothing, like those that start programs.
 function(troupe_test name)
-  cmake_parse_arguments(TEST "LOGIC;OVER_HOSTS;UNTIMED;PLAIN;TOGETHER" "" "ALONE;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "LOGIC;PROMPT;UNTIMED;PLAIN;TOGETHER" "" "ALONE;LINK;LABELS" ${ARGN})
   if(NOT TARGET test_main)
     set(tests ${PROJECT_SOURCE_DIR}/tests)
     add_library(test_main OBJECT ${tests}/assertion_thread.cpp ${tests}/test_main.cpp)
@@ -208,8 +207,6 @@ function(troupe_test name)
   set(order "")
   if("timed" IN_LIST TEST_LABELS)
     set(order RUN_SERIAL TRUE)
-  elseif(TEST_OVER_HOSTS)
-    set(order RESOURCE_LOCK hosts COST 1000)
   elseif("multiprocess" IN_LIST TEST_LABELS OR "chaos" IN_LIST TEST_LABELS)
     set(order RESOURCE_LOCK processes COST 1000 PROCESSORS 2)
   endif()
@@ -228,7 +225,7 @@ function(troupe_test name)
       PROPERTIES ${properties} COST -1)
     catch_discover_tests(${name} TEST_SPEC "~[untimed]~[prompt]" ${discovery}
       PROPERTIES ${properties} ${order})
-    if(TEST_OVER_HOSTS)
+    if(TEST_PROMPT)
       catch_discover_tests(${name} TEST_SPEC "[prompt]" ${discovery}
         PROPERTIES ${properties} COST 2000 RUN_SERIAL TRUE)
     endif()
