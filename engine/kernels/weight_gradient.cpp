@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cctype>
+#include <cstdlib>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -297,9 +300,21 @@ void weight_gradient(instructions with, const convolution_shape& of, const T* in
   gradient_pass<T>(with, of).run(input, gradient, to, sum);
 }
 
+bool leaves_amx(std::string_view onednn_limit) noexcept {
+  std::string limit(onednn_limit);
+  std::ranges::transform(limit, limit.begin(),
+                         [](unsigned char letter) { return std::toupper(letter); });
+  const bool is_known = limit.starts_with("SSE") || limit.starts_with("AVX");
+  return !is_known || limit.find("AMX") != std::string::npos;
+}
+
 bool has_amx() noexcept {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("amx-bf16");
+  static const bool has = [] {
+    const char* const limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+    return __builtin_cpu_supports("amx-bf16") && leaves_amx(limit == nullptr ? "" : limit);
+  }();
+  return has;
 #else
   return false;
 #endif

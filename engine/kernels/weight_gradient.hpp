@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 /// Convolution kernels of the house for CPUs, on channels_last tensors. docs/kernels.md says where
 /// they run instead of oneDNN's, and how fast.
@@ -42,8 +43,12 @@ enum class instructions : std::uint8_t {
 [[nodiscard]] instructions best_instructions() noexcept;
 
 /// Whether it multiplies whole matrices in bf16 (AMX), as oneDNN then does and these kernels do
-/// not.
+/// not. False as well where the environment's ONEDNN_MAX_CPU_ISA keeps oneDNN from that.
 [[nodiscard]] bool has_amx() noexcept;
+
+/// Whether oneDNN uses AMX under a value of ONEDNN_MAX_CPU_ISA; what it does not know limits
+/// nothing.
+[[nodiscard]] bool leaves_amx(std::string_view onednn_limit) noexcept;
 
 struct tile_kernel;
 

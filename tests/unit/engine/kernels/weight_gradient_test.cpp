@@ -313,6 +313,13 @@ TEST_CASE("On a CPU with AMX small images and many channels alone are not left t
   CHECK_FALSE(outruns_onednn<c10::BFloat16>(best, true, deep_point));
 }
 
+TEST_CASE("A limit of oneDNN's instruction sets holds for the choice of kernels too") {
+  for (const auto* none : {"", "ALL", "default", "AVX512_CORE_AMX", "avx10_1_512_amx", "other"})
+    CHECK(leaves_amx(none));
+  for (const auto* limit : {"SSE41", "AVX2", "AVX512_CORE_BF16", "avx512_core_fp16"})
+    CHECK_FALSE(leaves_amx(limit));
+}
+
 TEST_CASE("The rates of a machine are those of a thread, and bf16 is not much slower than f32") {
   const auto one = measure_rates(arithmetic::f32, 1);
   const auto many = measure_rates(arithmetic::f32, 8);
