@@ -49,6 +49,7 @@ struct deadlines {
   // Of processes that are started.
   std::chrono::seconds identify{10};  ///< The answer of what may be a program of Troupe.
   std::chrono::seconds become{2};     ///< What was forked, to become its program.
+  std::chrono::seconds stopped{1};    ///< One that is stopped and has yet to join its run.
   std::chrono::seconds copied{3};     ///< A zygote's copy of itself; the zygote may be stopped.
 
   // Of hosts with an agent or without.

@@ -270,6 +270,13 @@ child_process::~child_process() {
   kill_and_reap();
 }
 
+bool child_process::is_stopped() const noexcept {
+  if (pid_ == 0) return false;
+  siginfo_t how{};
+  const auto id = static_cast<id_t>(pid_);
+  return ::waitid(P_PID, id, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
+}
+
 void child_process::signal(int number) const noexcept {
   if (pid_ > 0) ::kill(pid_, number);  // not reaped yet, so the number is still its own
 }

@@ -25,6 +25,8 @@ struct child_spec {
       -1;  ///< A descriptor of ours that the child gets as `handed_over_as`; -1: none.
   int standard_input = -1;                    ///< One that it gets as that; -1: an empty one.
   std::filesystem::path working_folder = {};  ///< Empty: ours.
+  /// It joins a run, and says so (joined_mark): see process_group.
+  bool joins = false;
 };
 
 /// How a child ended.
@@ -88,6 +90,8 @@ class child_process {
   /// Its output; the caller may take them out.
   [[nodiscard]] pipes& output() noexcept { return output_; }
 
+  /// Whether it is stopped by a signal (SIGSTOP); one that a debugger holds is not.
+  [[nodiscard]] bool is_stopped() const noexcept;
   /// Sends a signal to the child alone; nothing happens once it has ended.
   void signal(int number) const noexcept;
   /// Sends a signal to the child and whatever lives in its process group.

@@ -9,4 +9,8 @@ namespace troupe::cluster {
 /// not show the line by itself.
 inline constexpr std::string_view last_word_mark = "troupe ends: ";
 
+/// The line of standard error in which such a process says that it has joined its run (see
+/// child_spec::joins). It is not shown.
+inline constexpr std::string_view joined_mark = "troupe has joined";
+
 }  // namespace troupe::cluster

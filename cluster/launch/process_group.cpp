@@ -18,7 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
+#include "cluster/launch/last_word.hpp"
 #include "cluster/launch/line_splitter.hpp"
+#include "cluster/launch/long_stop_core.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -28,6 +31,7 @@ using namespace std::chrono_literals;
 
 constexpr auto longest_grace = std::chrono::hours(24);
 constexpr std::size_t last_words_bytes = 1 << 20;  // read from a child that has ended
+constexpr std::chrono::seconds longest_stop = actors::usual_deadlines.stopped;
 
 }  // namespace
 
@@ -128,6 +132,7 @@ class process_group::watcher {
     child_process process;
     stream out;
     stream err;
+    std::optional<long_stop_core> joining;  // until it has said that it has joined
     bool told_to_end = false;
     bool killed = false;
   };
@@ -154,6 +159,7 @@ class process_group::watcher {
       if (kill_at) end_members(*kill_at);
       if (is_closing() && children_.empty()) return;
       wait_for_news(kill_at);
+      if (!kill_at) end_stopped();
     }
   }
 
@@ -183,6 +189,7 @@ class process_group::watcher {
       if (!runs) note_reported();
     }
     for (auto& [number, name, sent] : signals) {
+      if (!name) suspended_ = number == SIGSTOP;
       for (const member& child : children_)
         if (!name || *name == child.process.name()) child.process.signal_group(number);
       if (sent) sent->set_value();
@@ -190,10 +197,25 @@ class process_group::watcher {
   }
 
   result<void> launch(const child_spec& spec) {
-    return child_process::start(spec).map([this](child_process child) {
+    return child_process::start(spec).map([&](child_process child) {
       auto [out, err] = std::move(child.output());
-      children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}});
+      children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}, {}});
+      if (spec.joins) children_.back().joining.emplace(longest_stop);
     });
+  }
+
+  // Of those that have not joined yet.
+  void end_stopped() {
+    if (suspended_) return;
+    for (member& child : children_) {
+      if (!child.joining || !child.joining->look(child.process.is_stopped(), clock::now()))
+        continue;
+      child.joining.reset();
+      events_.on_line(child.process.name(), output_stream::err,
+                      std::string(last_word_mark) + "it had been stopped (SIGSTOP) for " +
+                          std::to_string(longest_stop.count()) + " s, and had not joined the run");
+      child.process.kill_group();
+    }
   }
 
   void end_members(clock::time_point kill_at) {
@@ -209,6 +231,11 @@ class process_group::watcher {
 
   // -1: for ever.
   int patience(std::optional<clock::time_point> kill_at) const {
+    const bool any_joins = std::any_of(children_.begin(), children_.end(), [](const member& child) {
+      return child.joining.has_value();
+    });
+    if (!kill_at && any_joins && !suspended_)
+      return static_cast<int>(long_stop_core::look_every.count());
     const bool all_killed = std::all_of(children_.begin(), children_.end(),
                                         [](const member& child) { return child.killed; });
     if (!kill_at || all_killed) return -1;
@@ -236,13 +263,16 @@ class process_group::watcher {
     }
   }
 
+  void heard(member& child, output_stream kind, std::string_view line) {
+    if (kind == output_stream::err && line == joined_mark) return child.joining.reset();
+    events_.on_line(child.process.name(), kind, line);
+  }
+
   // Passes on what a child wrote, at most about `most` bytes of it.
   void forward(std::size_t index, output_stream kind, std::size_t most) {
     member& child = children_[index];
     stream& from = kind == output_stream::out ? child.out : child.err;
-    const auto pass_on = [&](std::string_view line) {
-      events_.on_line(child.process.name(), kind, line);
-    };
+    const auto pass_on = [&](std::string_view line) { heard(child, kind, line); };
     char bytes[16 * 1024];
     for (std::size_t taken = 0; from.pipe && taken < most;) {
       const ssize_t count = ::read(from.pipe.get(), bytes, sizeof bytes);
@@ -264,9 +294,7 @@ class process_group::watcher {
     for (const output_stream kind : {output_stream::out, output_stream::err}) {
       forward(index, kind, last_words_bytes);
       stream& from = kind == output_stream::out ? children_[index].out : children_[index].err;
-      from.lines.finish([&](std::string_view line) {
-        events_.on_line(children_[index].process.name(), kind, line);
-      });
+      from.lines.finish([&](std::string_view line) { heard(children_[index], kind, line); });
     }
     const std::optional<child_exit> ended = children_[index].process.try_reap();
     if (!ended) return;
@@ -283,7 +311,8 @@ class process_group::watcher {
 
   group_events events_;
   descriptor wake_;               // eventfd
-  std::vector<member> children_;  // the thread's own
+  std::vector<member> children_;  // the thread's own, as the next one is
+  bool suspended_ = false;
 
   std::mutex mutex_;
   std::condition_variable quiet_;

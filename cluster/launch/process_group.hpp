@@ -31,6 +31,10 @@ struct group_events {
 /// Children that live and die with this object. One thread starts them, forwards their output and
 /// reaps them; the destructor leaves no child, zombie or thread behind. If this process dies,
 /// however it dies, the kernel kills the children.
+///
+/// A child that is to join a run (child_spec::joins) is missed by nobody before it has. If it is
+/// stopped (SIGSTOP) until then for as long as deadlines::stopped, and not by `suspend`, it is
+/// killed, and its last word says so (last_word_mark).
 class process_group {
  public:
   /// Errors: io_failed (no descriptor left).

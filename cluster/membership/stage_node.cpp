@@ -5,6 +5,7 @@
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <future>
 #include <mutex>
@@ -21,6 +22,8 @@
 #include "actors/wire/message_registry.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/launch/agents/session_core.hpp"
+#include "cluster/launch/child_process.hpp"
+#include "cluster/launch/last_word.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
@@ -133,6 +136,7 @@ auto on_loss(const std::shared_ptr<ending>& end, const std::shared_ptr<caf::acto
 result<void> take_part(const joined_node_settings& settings, actors::node& own, ending& end) {
   const auto joined = own.join(settings.trainer, actors::usual_deadlines.greet);
   if (!joined) return tl::unexpected(join_failure(settings, joined.error()));
+  if (was_launched()) std::fprintf(stderr, "%s\n", joined_mark.data());
   log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
              settings.trainer);
   auto outcome = end.wait();

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -115,6 +116,13 @@ void program_outcome::show(const std::string& program, const std::vector<std::st
   if (!err.empty()) text += "\nstandard error:\n" + err;
   shown_ = std::make_shared<Catch::ScopedMessage>(
       Catch::MessageBuilder("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info) << text);
+}
+
+double seconds_to_go_on(const program_outcome& outcome) {
+  static const std::regex told("go on, ([0-9.]+) s after the loss was known");
+  std::smatch found;
+  REQUIRE(std::regex_search(outcome.err, found, told));
+  return std::stod(found[1]);
 }
 
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,

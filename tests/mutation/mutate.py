@@ -112,6 +112,7 @@ CORES = {
     "engine/collective/norm/norm_sum_core.cpp": (("unit_collective", ("[#norm_sum_test]",)),),
     "cluster/membership/countdown_core.hpp": (("unit_hosts", ("[#countdown_test]",)),),
     "cluster/membership/launchers/held_up_core.hpp": (("unit_hosts", ("[#held_up_test]",)),),
+    "cluster/launch/long_stop_core.hpp": (("unit_launch", ("[#long_stop_test]",)),),
     "cluster/launch/agents/agent_core.cpp": (
         ("unit_hosts", ("[#agents_test]", "[#agent_ends_test]")),),
     "cluster/launch/agents/agent_core.hpp": (

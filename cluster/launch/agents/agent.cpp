@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -244,11 +245,13 @@ class agent {
     auto secret =
         from_digits(order.secret).and_then([](const auto& read) { return secret_pipe(read); });
     if (!secret) return core_.refused(order.name, secret.error().text);
-    child_spec child{.name = order.name,
-                     .arguments = order.arguments,
-                     .environment = order.environment,
-                     .handed_over = secret->get(),
-                     .working_folder = order.working_folder};
+    child_spec child{
+        .name = order.name,
+        .arguments = order.arguments,
+        .environment = order.environment,
+        .handed_over = secret->get(),
+        .working_folder = order.working_folder,
+        .joins = std::ranges::find(order.arguments, "--join") != order.arguments.end()};
     child.environment[started_by] = std::to_string(::getpid());
     group_.begin(std::move(child),
                  [news = news_, name = order.name,

@@ -119,7 +119,8 @@ class process_launcher final : public node_launcher {
                                            .secret_descriptor = handed_over_as,
                                            .secret_file = {}}),
                 .environment = {{started_by, std::to_string(::getpid())}},
-                .handed_over = secret->get()})
+                .handed_over = secret->get(),
+                .joins = true})
         .map([&] { started_.insert(name); });
   }
 

@@ -2,10 +2,12 @@
 // "uneven" is the same model with one layer that a trainer measures as slow: the last one, or the
 // first one if the file that TROUPE_UNEVEN names exists; then stages also take longer to build. The
 // first stage process that finds the file that TROUPE_HOST_ENDS names removes it and ends its host.
-// The stage process that TROUPE_STOPPED_STAGE names stops, as by SIGSTOP, before it joins its run.
+// Before it joins its run, the stage process that TROUPE_STOPPED_STAGE names stops, as by SIGSTOP,
+// and the one that TROUPE_HANGING_STAGE names hangs.
 
 #include <ATen/core/Tensor.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <caf/actor_addr.hpp>
@@ -64,12 +66,15 @@ engine::model_blueprint uneven_network(std::int64_t classes, bool is_stage) {
   return made;
 }
 
-void stop_where_named(int argc, const char* const* argv) {
-  const char* const name = std::getenv("TROUPE_STOPPED_STAGE");
-  if (name == nullptr) return;
-  const auto words = std::span(argv, static_cast<std::size_t>(argc));
-  const auto is_named = [name](std::string_view word) { return word == name; };
-  if (std::ranges::any_of(words, is_named)) ::raise(SIGSTOP);
+bool is_named_in(const char* variable, std::span<const char* const> words) {
+  const char* const name = std::getenv(variable);
+  const auto is_it = [name](std::string_view word) { return word == name; };
+  return name != nullptr && std::ranges::any_of(words, is_it);
+}
+
+void stand_still_where_named(std::span<const char* const> words) {
+  if (is_named_in("TROUPE_STOPPED_STAGE", words)) ::raise(SIGSTOP);
+  while (is_named_in("TROUPE_HANGING_STAGE", words)) ::pause();
 }
 
 void end_when_there(const caf::actor_addr& host, const std::filesystem::path& file) {
@@ -99,7 +104,7 @@ int serve_until_host_ends(const application& program, const char* file, int argc
 int main(int argc, char** argv) {
   auto program = apps::resnet_application();
   const bool is_stage = tests::is_stage(argc, argv);
-  if (is_stage) stop_where_named(argc, argv);
+  if (is_stage) stand_still_where_named({argv, static_cast<std::size_t>(argc)});
   auto& models = program.info.known.models;
   models["small"] = [](const engine::model_order& order) -> result<engine::model_blueprint> {
     return tests::small_residual_network(order.classes);

@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "cluster/launch/child_process.hpp"
+#include "cluster/launch/last_word.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "tests/memory_groups.hpp"
@@ -35,6 +38,13 @@ struct watched_group {
   recorder reports;
   process_group group = group_of(reports);
 };
+
+/// A child that is to join a run.
+child_spec joining(const std::string& name, const std::string& script) {
+  auto spec = shell(name, script);
+  spec.joins = true;
+  return spec;
+}
 
 }  // namespace
 
@@ -202,6 +212,86 @@ TEST_CASE_METHOD(watched_group, "a stopped child is woken to heed SIGTERM") {
   REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &stopped, WSTOPPED | WNOWAIT) == 0);
   group.terminate_all(long_grace);
   CHECK(reports.all().back() == "exit c exited with code 5");
+}
+
+TEST_CASE_METHOD(watched_group,
+                 "a child that is stopped before it has joined is killed, and that is said") {
+  REQUIRE(group.start(joining("stage-1", "echo $$; exec sleep 1000")));
+  const pid_t child = reports.await_pid("out stage-1: ");
+  const auto begin = steady_clock::now();
+  ::kill(child, SIGSTOP);
+  reports.await("exit");
+  const auto took = steady_clock::now() - begin;
+  CHECK(took >= 1s);
+  CHECK(took < 5s);
+  const auto seen = reports.all();
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[1] ==
+        "err stage-1: troupe ends: it had been stopped (SIGSTOP) for 1 s, and had not joined the "
+        "run");
+  CHECK(seen[2] == "exit stage-1 was killed by signal 9 (SIGKILL)");
+}
+
+TEST_CASE_METHOD(watched_group,
+                 "a child that joins no run or has joined it may be stopped, and be continued") {
+  const std::string lives = "; trap 'echo continued' CONT; echo $$; while :; do sleep 0.01; done";
+  REQUIRE(group.start(shell("agent", ":" + lives)));
+  REQUIRE(group.start(joining("stage-0", "echo '" + std::string(joined_mark) + "' >&2" + lives)));
+  REQUIRE(group.start(joining("stage-1", ":" + lives)));
+  const pid_t agent = reports.await_pid("out agent: ");
+  const pid_t stage = reports.await_pid("out stage-0: ");
+  for (const auto each : {agent, stage, reports.await_pid("out stage-1: ")}) ::kill(each, SIGSTOP);
+  CHECK(reports.await("exit") == "exit stage-1 was killed by signal 9 (SIGKILL)");
+  for (const auto each : {agent, stage}) ::kill(each, SIGCONT);
+  CHECK(reports.await("out agent: continued") == "out agent: continued");
+  CHECK(reports.await("out stage-0: continued") == "out stage-0: continued");
+  const auto seen = reports.all();
+  CHECK(std::ranges::none_of(
+      seen, [](const auto& each) { return each.find(joined_mark) != std::string::npos; }));
+}
+
+TEST_CASE("children that their own group has stopped are not taken for lost") {
+  recorder reports;
+  process_group group = group_of(reports);
+  recorder others;
+  process_group other = group_of(others);
+  REQUIRE(group.start(
+      joining("stage-0", "trap 'echo continued' CONT; echo $$; while :; do sleep 0.01; done")));
+  const pid_t stage = reports.await_pid("out stage-0: ");
+  group.suspend();
+  REQUIRE(other.start(joining("stage-1", "echo $$; exec sleep 1000")));
+  ::kill(others.await_pid("out stage-1: "), SIGSTOP);
+  others.await("exit");  // so long a stop is too long
+  group.resume();
+  CHECK(reports.await("out stage-0: continued") == "out stage-0: continued");
+  ::kill(stage, SIGSTOP);
+  CHECK(reports.await("exit") == "exit stage-0 was killed by signal 9 (SIGKILL)");
+}
+
+TEST_CASE_METHOD(watched_group, "a child that a debugger holds is not taken for a stopped one") {
+  REQUIRE(group.start(joining("stage-0", "echo $$; exec sleep 1000")));
+  REQUIRE(group.start(joining("stage-1", "echo $$; exec sleep 1000")));
+  const pid_t held = reports.await_pid("out stage-0: ");
+  const pid_t debugger = ::fork();
+  if (debugger == 0) {
+    siginfo_t stop{};
+    if (::ptrace(PTRACE_SEIZE, held, nullptr, nullptr) != 0) ::_exit(1);
+    ::ptrace(PTRACE_INTERRUPT, held, nullptr, nullptr);
+    ::waitid(P_PID, static_cast<id_t>(held), &stop, WSTOPPED);
+    ::raise(SIGSTOP);  // it holds it from here on
+    ::_exit(0);
+  }
+  siginfo_t how{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(debugger), &how, WSTOPPED | WEXITED | WNOWAIT) == 0);
+  const bool holds = how.si_code == CLD_STOPPED;
+  if (holds) {
+    ::kill(reports.await_pid("out stage-1: "), SIGSTOP);
+    CHECK(reports.await("exit") == "exit stage-1 was killed by signal 9 (SIGKILL)");
+    CHECK_FALSE(group.wait(0ms));
+  }
+  ::kill(debugger, SIGKILL);
+  REQUIRE(::waitpid(debugger, nullptr, 0) == debugger);
+  if (!holds) SKIP("nobody may debug a process that is not its child");
 }
 
 TEST_CASE_METHOD(watched_group, "a second stop shortens the grace and never lengthens it") {
