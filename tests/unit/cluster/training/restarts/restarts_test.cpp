@@ -4,6 +4,7 @@
 
 #include "cluster/training/restarts/restarts_core.hpp"
 
+using namespace troupe;
 using namespace troupe::cluster;
 
 TEST_CASE("a trainer that dies or fails is started again, so many times in all") {
