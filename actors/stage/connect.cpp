@@ -8,6 +8,7 @@
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/replicas/join.hpp"
+#include "actors/stage/steps/step_order.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -112,10 +113,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   auto& state = self->state;
   if (const auto* why = why_refused(state, to))
     return to_caf({errc::bad_config, state.name + ": " + why});
-  // Replicas whose actions wait for each other take them in one order: that of the plan.
-  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
-  state.core = engine::stage_core(to.credits, how, to.logs);
-  state.plans.clear();
+  reset_order(state, to);
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);

@@ -42,8 +42,8 @@ double loss_scale_of(const stage_state& state, const announced_step& step) {
   return step.order.loss_scale > 0 ? step.order.loss_scale : state.end.loss_scale;
 }
 
-stage_state::~stage_state() {
-  norm.give_up({errc::cancelled, name + " has ended"});
+bool has_departed(stage_pointer self) {
+  return self->state.replay.departed.has_departed(self->current_sender());
 }
 
 void give_up(stage_pointer self, const error& why) {

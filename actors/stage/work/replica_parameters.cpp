@@ -8,10 +8,9 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
-#include "actors/stage/replica_end.hpp"
 #include "actors/stage/replicas/replica_log.hpp"
-#include "actors/stage/stage_replay.hpp"
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/replica_end.hpp"
+#include "actors/stage/work/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {

@@ -1,4 +1,4 @@
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/step_end.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -14,11 +14,10 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/recovery/failed_work.hpp"
-#include "actors/stage/actions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/mirror/versions.hpp"
-#include "actors/stage/replica_end.hpp"
-#include "actors/stage/stage_replay.hpp"
+#include "actors/stage/work/actions.hpp"
+#include "actors/stage/work/replica_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"
@@ -181,6 +180,12 @@ void perform(stage_pointer self, const engine::sum_replicas& what) {
   sum_over_replicas(self, what.key);
 }
 
+/// Where its receiver may be replaced, it is remembered.
+void send_tie(stage_pointer self, const sent_tie& what) {
+  post_tie(self, what);
+  if (self->state.replay.logs) self->state.replay.ties.push_back(what);
+}
+
 void perform(stage_pointer self, const engine::share_ties& what) {
   const auto& end = self->state.end;
   for (const auto& tie : end.ties) {
@@ -306,6 +311,12 @@ void end_step(stage_pointer self, const result<engine::step_end_effects>& effect
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects)
     std::visit([self](const auto& what) { perform(self, what); }, effect);
+}
+
+void post_tie(stage_pointer self, const sent_tie& what) {
+  const auto& tie = self->state.end.ties.at(what.tie);
+  send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
+               tied_gradient{what.step, tie.other_parameter, what.value, {}}, what.made);
 }
 
 void on_gradients_ready(stage_pointer self, const gradients_ready& from) {

@@ -1,4 +1,4 @@
-#include "actors/stage/replica_end.hpp"
+#include "actors/stage/work/replica_end.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -8,8 +8,7 @@
 #include <variant>
 
 #include "actors/stage/replicas/replica_log.hpp"
-#include "actors/stage/stage_replay.hpp"
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/step_end.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
