@@ -40,12 +40,12 @@
 #include "engine/step/edge.hpp"
 #include "engine/step/proved_plan.hpp"
 #include "engine/step/replay_window.hpp"
-#include "engine/step/step_end_core.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/training/gradients.hpp"
 
 namespace troupe::engine {
 class stage_core;
+class step_end_core;
 }  // namespace troupe::engine
 namespace troupe::messages {
 class shared_memory;
@@ -104,7 +104,7 @@ struct dry_run_outcome {
 
 /// What the end of a training step needs.
 struct step_end_state {
-  engine::step_end_core core;
+  std::unique_ptr<engine::step_end_core> core;  // not null
   optimizer_actor optimizer;
   std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
   std::uint32_t accumulate = 1;                  // see update_rules
@@ -227,7 +227,7 @@ struct replay_state {
 };
 
 struct stage_state {
-  stage_state();  // both in step_order.cpp: few sources know the core
+  stage_state();  // both in step_order.cpp: few sources know the cores
   stage_state(const stage_state&) = delete;
   stage_state& operator=(const stage_state&) = delete;
   /// Before the work thread is joined, it is told that nobody answers it any more.
@@ -308,7 +308,8 @@ void send_tensors(stage_pointer self, const stage_actor& to, Message message,
 /// step before has come.
 [[nodiscard]] double loss_scale_of(const stage_state& state, const announced_step& step);
 
-/// The steps outstanding cannot succeed any more; says so to whoever waits for them.
+/// The steps outstanding cannot succeed any more; says so to whoever waits for them
+/// (step_order.cpp).
 void give_up(stage_pointer self, const error& why);
 
 /// The same, for what went wrong on this stage: the text gets its name.

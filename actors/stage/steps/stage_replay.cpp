@@ -12,6 +12,7 @@
 #include "actors/stage/replicas/replica_log.hpp"
 #include "actors/stage/work/step_end.hpp"
 #include "engine/step/stage_core.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -61,7 +62,7 @@ void forget_decided(stage_pointer self, const engine::step_key& key) {
   const auto first = state.replay.window.decided(state.steps.at(key).order.number);
   if (!first) return;
   state.core->forget_before(*first);
-  state.end.core.forget_before(*first);
+  state.end.core->forget_before(*first);
   std::erase_if(state.outputs, [&](const auto& each) { return each.first.first.step < *first; });
   std::erase_if(state.replay.ties, [&](const sent_tie& each) { return each.step < *first; });
   forget_sums_before(state, *first);
@@ -85,7 +86,7 @@ result<void> check_reach(const stage_state& state, const engine::step_key& from)
   if (!state.replay.window.reaches(from))
     return fail(errc::stale,
                 state.name + ": what it sent in " + engine::to_string(from) + " is not remembered");
-  if (state.end.core.waits_before(from))
+  if (state.end.core->waits_before(from))
     return fail(errc::stale, state.name + ": it does a step before " + engine::to_string(from) +
                                  " again itself");
   return {};
@@ -109,7 +110,7 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   point_to(state, what.lost, what.by);
   replay.departed.replaced(what.lost);
   state.core->start_over(edges, what.from);
-  state.end.core.start_over(parameters, what.from);
+  state.end.core->start_over(parameters, what.from);
   for (const auto& each : replay.ties)
     if (each.step >= what.from && state.end.ties.at(each.tie).other == what.by)
       post_tie(self, each);

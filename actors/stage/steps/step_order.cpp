@@ -16,10 +16,12 @@
 #include "actors/stage/steps/plans.hpp"
 #include "actors/stage/steps/stage_replay.hpp"
 #include "actors/stage/work/actions.hpp"
+#include "actors/stage/work/end_effects.hpp"
 #include "actors/stage/work/replica_end.hpp"
-#include "actors/stage/work/step_end.hpp"
 #include "engine/schedule/plan_text.hpp"
 #include "engine/step/stage_core.hpp"
+#include "engine/step/step_end_core.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -41,7 +43,7 @@ void answer(stage_pointer self, const step_key& key) {
 void actions_done(stage_pointer self, const step_key& key) {
   const auto& order = self->state.steps.at(key).order;
   if (order.kind != engine::step_kind::training) return answer(self, key);
-  end_step(self, self->state.end.core.actions_done(key));
+  end_step(self, self->state.end.core->actions_done(key));
 }
 
 void perform(stage_pointer self, const engine::start_action& what) {
@@ -90,7 +92,9 @@ void begin_modules(stage_pointer self, const run_stage& order) {
 
 }  // namespace
 
-stage_state::stage_state() : core(std::make_unique<engine::stage_core>()) {}
+stage_state::stage_state() : core(std::make_unique<engine::stage_core>()) {
+  end.core = std::make_unique<engine::step_end_core>();
+}
 
 stage_state::~stage_state() {
   norm.give_up({errc::cancelled, name + " has ended"});
@@ -117,7 +121,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   if (!effects) return refuse(effects.error());
   const bool trains = order.kind == engine::step_kind::training;
   if (trains)
-    if (const auto begun = state.end.core.begin(order.step, order.number, order.dry_run); !begun)
+    if (const auto begun = state.end.core->begin(order.step, order.number, order.dry_run); !begun)
       return to_caf(begun.error());
   forget_evaluations(self, order.done_before);
   log_begun(state, order);
@@ -169,6 +173,27 @@ void on_losses_known(stage_pointer self, const losses_known& from) {
   actions_done(self, from.step);
 }
 
+void give_up(stage_pointer self, const error& why) {
+  auto steps = std::exchange(self->state.steps, {});
+  self->state.inbox.clear();
+  self->state.outputs.clear();
+  self->state.end.core->give_up();
+  self->state.end.gradients.clear();
+  self->state.end.tied.clear();
+  self->state.end.replicas.give_up();
+  self->state.norm.give_up(why);
+  for (const auto& [each, how] : std::exchange(self->state.versions.waiting, {}))
+    each(tl::unexpected(why));
+  if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))
+    slice->answer.deliver(to_caf(why));
+  if (steps.empty()) log::error(why.text);
+  for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
+}
+
+void fail_all(stage_pointer self, const error& why) {
+  give_up(self, error_about(self->state.name, why));
+}
+
 void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects) {
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects)
@@ -179,7 +204,7 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
 void finish_step(stage_pointer self, const step_key& key) {
   self->state.norm.core.step_over(key);
   const auto& order = self->state.steps.at(key).order;
-  if (!order.dry_run && self->state.end.core.is_between_updates())
+  if (!order.dry_run && self->state.end.core->is_between_updates())
     store_version_of(self, order.number, version_origin::step);
   answer(self, key);
   perform_effects(self, self->state.core->update_done(key));

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/torch_error.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -156,7 +157,7 @@ result<void> add_loss(stage_pointer self, announced_step& step, const engine::mi
     engine::add_sums(step.report.metrics.at(logical), of.metrics);
   }
   if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
-  return self->state.end.core.loss_not_finite(
+  return self->state.end.core->loss_not_finite(
       step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +
                            (std::isnan(of.loss) ? "NaN" : "infinite"));
 }
