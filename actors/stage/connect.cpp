@@ -8,6 +8,8 @@
 #include "actors/recovery/kept_versions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/replicas/join.hpp"
+#include "actors/stage/steps/step_order.hpp"
+#include "actors/stage/work/step_end.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -23,27 +25,6 @@ std::vector<slice_link> to_links(const std::vector<neighbour>& from) {
 /// Whether a slice has neighbours exactly where the model goes on.
 bool fits(const engine::stage_options& place, const neighbour& before, const neighbour& after) {
   return (before.stage == nullptr) == place.is_first && (after.stage == nullptr) == place.is_last;
-}
-
-/// How its steps end from now on.
-void couple(stage_state& state, const connect_stage& to) {
-  auto& end = state.end;
-  end.ties = to.ties;
-  end.coordinator = caf::actor_cast<step_coordinator_actor>(to.coordinator);
-  end.may_leave_out = to.may_leave_out;
-  engine::step_end_rules rules{.stage = to.place,
-                               .may_leave_out = to.may_leave_out,
-                               .clips_norm = to.clips_norm,
-                               .accumulate = end.accumulate};
-  for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
-  end.tied.clear();
-  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size(),
-                             to.logs ? std::size_t{end.accumulate} + 1 : 0);
-  rules.reduces = end.replicas.is_needed();
-  rules.always_votes = !to.keepers.empty();
-  rules.logs = to.logs;
-  rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
-  end.core = engine::step_end_core(std::move(rules));
 }
 
 bool is_there(const caf::strong_actor_ptr& actor) {
@@ -112,10 +93,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   auto& state = self->state;
   if (const auto* why = why_refused(state, to))
     return to_caf({errc::bad_config, state.name + ": " + why});
-  // Replicas whose actions wait for each other take them in one order: that of the plan.
-  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
-  state.core = engine::stage_core(to.credits, how, to.logs);
-  state.plans.clear();
+  reset_order(state, to);
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);

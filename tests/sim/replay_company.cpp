@@ -178,7 +178,7 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   process made;
   made.self = {stage, start};
   nodes_of_[made.self] = holder(stage);
-  made.core = stage_core(options_.credits, execution::ready, true);
+  open_order(made);
   made.end = step_end_core(rules);
   made.reduce = reduction_of(stage);
   std::vector<std::uint32_t> owners;
@@ -296,34 +296,6 @@ void replay_company::forget_evaluations(const step_key& done_before) {
   }
 }
 
-void replay_company::forget_evaluations(process& at, const step_key& done_before) {
-  for (const auto& key : at.window.done_before(done_before)) {
-    at.core.forget(key);
-    std::erase_if(at.outputs, [&](const auto& each) {
-      const auto& [of, on] = each.first;
-      const auto& [step, chunk, microbatch] = of;
-      return step == key && !at.core.holds(on, step, microbatch, chunk);
-    });
-  }
-}
-
-void replay_company::begin(process& at, const order& what, const step_key& done_before) {
-  const auto stage = stage_of(at.self.stage);
-  auto effects =
-      at.core.begin({what.key, what.trains ? plans_[stage] : evaluation_plans_[stage], stage == 0,
-                     layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
-  at.first_keys[what.key] = what.first;
-  forget_evaluations(at, done_before);
-  if (what.trains) {
-    if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
-    at.window.begun(what.number, what.key);
-    at.numbers[what.key] = what.number;
-  } else {
-    at.window.begun_evaluation(what.key);
-  }
-  perform(at, effects);
-}
-
 slice replay_company::slice_beside(std::uint32_t place, std::uint32_t virtual_stage) const {
   auto there = layout_.slice_at(virtual_stage);
   there.stage += replica_of(place) * layout_.stages;
@@ -409,11 +381,11 @@ void replay_company::check_end() {
   if (told_ != options_.steps) fault("the last steps are never reported");
   if (finished_ != sequence_.size())
     fault("only " + std::to_string(finished_) + " steps were done; stage 0: " +
-          (at(now_of(0)) ? at(now_of(0))->core.waiting_for() : "is lost"));
+          (at(now_of(0)) ? waiting_for(*at(now_of(0))) : "is lost"));
   for (const auto& [who, each] : processes_) {
     check_log(*each);
-    if (each->core.waiting_for() != "no step is announced")
-      fault("stage " + std::to_string(who.stage) + ": " + each->core.waiting_for());
+    if (waiting_for(*each) != "no step is announced")
+      fault("stage " + std::to_string(who.stage) + ": " + waiting_for(*each));
     if (!each->inputs.empty() || !each->gradients.empty() || !each->contexts.empty() ||
         !each->parts.empty() || !each->bucket_sums.empty() || !each->rests.empty() ||
         !each->values.empty())

@@ -31,13 +31,21 @@
 #include "engine/collective/all_reduce_core.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
+#include "engine/step/proved_plan.hpp"
 #include "engine/step/replay_window.hpp"
-#include "engine/step/stage_core.hpp"
 #include "engine/step/step_coordinator_core.hpp"
 #include "engine/step/step_end_core.hpp"
+#include "engine/step/step_key.hpp"
 #include "tests/sim/network/simulated_understudies.hpp"
 #include "tests/sim/restarts/left_run.hpp"
 #include "tests/sim/versions/number_version.hpp"
+
+namespace troupe::engine {
+class stage_core;
+struct grant_credit;
+struct send_output;
+struct start_action;
+}  // namespace troupe::engine
 
 namespace troupe::tests {
 
@@ -206,7 +214,7 @@ class replay_company {
 
   struct process {
     process_id self;
-    engine::stage_core core;
+    std::shared_ptr<engine::stage_core> core;  // its own, for replay_steps.cpp
     engine::step_end_core end;
     engine::all_reduce_core reduce;
     engine::all_gather_core gather;
@@ -331,11 +339,9 @@ class replay_company {
   // The trainer.
   void plan_run();
   void announce();
-  void begin(process& at, const order& what, const engine::step_key& done_before);
   [[nodiscard]] engine::step_key done_before() const;
   [[nodiscard]] const order* order_of(std::uint64_t number) const;
   void forget_evaluations(const engine::step_key& done_before);
-  static void forget_evaluations(process& at, const engine::step_key& done_before);
   void feed(std::uint32_t replica, engine::edge on, const std::vector<engine::edge_place>& due);
   void credit_feeder(const process_id& from, std::uint32_t feeder, engine::edge on,
                      const engine::edge_place& what);
@@ -345,8 +351,6 @@ class replay_company {
   [[nodiscard]] bool is_gone(const process_id& actor);
   void deliver(const engine::step_key& key, const std::function<void()>& delivered);
   [[nodiscard]] bool is_end(std::uint32_t place) const;
-  [[nodiscard]] std::string replace_feeder_at(process& at, std::uint32_t feeder,
-                                              const engine::step_key& from);
   void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
   void finish_steps();
   [[nodiscard]] bool is_next_done();
@@ -363,8 +367,6 @@ class replay_company {
   void resume_others(const engine::step_key& from);
   void feed_again(std::uint32_t place, const engine::step_key& from);
   void replay_over();
-  [[nodiscard]] std::string replace_at(process& at, const process_id& by, std::uint32_t keeper,
-                                       const engine::step_key& from);
   void check_owner(std::uint32_t stage);
   void fall_back(const std::string& why);
 
@@ -425,8 +427,13 @@ class replay_company {
   void go_to_next_effect(bool is_well);
   void drop_files();
 
-  // A stage.
-  void perform(process& at, const result<engine::stage_effects>& effects);
+  // A stage: the order of its actions.
+  struct stage_answer;  // of its core
+  void open_order(process& at) const;
+  void begin(process& at, const order& what, const engine::step_key& done_before);
+  static void forget_evaluations(process& at, const engine::step_key& done_before);
+  static void forget_before(process& at, const engine::step_key& first);
+  void perform(process& at, const stage_answer& answer);
   void work(process& at, const engine::start_action& what);
   void done(process& at, const engine::start_action& what);
   void compute(process& at, const engine::start_action& what);
@@ -436,6 +443,14 @@ class replay_company {
   void grant(process& at, const engine::grant_credit& what);
   void count_sent(const process_id& from, const process_id& to, engine::edge on,
                   const tensor_key& key);
+  [[nodiscard]] std::string replace_at(process& at, const process_id& by, std::uint32_t keeper,
+                                       const engine::step_key& from);
+  [[nodiscard]] std::string replace_feeder_at(process& at, std::uint32_t feeder,
+                                              const engine::step_key& from);
+  void resume(process& at);
+  void update_done(process& at, const engine::step_key& key);
+  [[nodiscard]] static std::string waiting_for(const process& at);
+  // A stage: the ends of its steps.
   void end(process& at, const result<engine::step_end_effects>& effects);
   void end_one(process& at, const engine::step_end_effect& effect);
   void gradients_complete(process& at, const engine::step_key& key,

@@ -153,37 +153,6 @@ void replay_company::tell_others(const step_key& from) {
     });
 }
 
-/// Why it cannot be, or "".
-std::string replay_company::replace_at(process& at, const process_id& by, std::uint32_t keeper,
-                                       const step_key& from) {
-  const auto stage = by.stage;
-  if (!at.window.reaches(from)) return "what was sent is forgotten";
-  shared_edges which;
-  for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-    const auto here = layout_.virtual_stage_of({stage_of(at.self.stage), chunk});
-    if (here > 0 && slice_beside(at.self.stage, here - 1).stage == stage)
-      which.before.push_back(chunk);
-    if (here + 1 < layout_.virtual_stages() && slice_beside(at.self.stage, here + 1).stage == stage)
-      which.after.push_back(chunk);
-  }
-  const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
-  const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
-  const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
-  if (is_near && at.end.waits_before(from)) return "a neighbour is still replayed";
-  at.departed.replaced({stage, at.known[stage]});
-  at.known[stage] = by.start;
-  const bool has_moved = std::exchange(at.keepers[stage], keeper) != keeper;
-  at.core.start_over(which, from);
-  if (is_tied) {
-    at.end.start_over({tied}, from);
-    for (const auto& each : at.sent_ties)
-      if (each.key >= from) send_tie(at, each);
-  }
-  if (is_replica) replace_replica(at, stage, from);
-  if (has_moved && beside_[at.self.stage].stage == stage) keeper_moved(at);
-  return "";
-}
-
 /// Whoever has a place takes what comes from the one process that has the other, and no other.
 void replay_company::check_owner(std::uint32_t stage) {
   for (std::uint32_t place = 0; place < stages_; ++place) {
@@ -207,7 +176,7 @@ void replay_company::resume_others(const step_key& from) {
   for (std::uint32_t other = 0; other < stages_; ++other)
     if (!not_replayed_.contains(other))
       post_in_order(other, [this, resumed](process& there) {
-        perform(there, there.core.resume());
+        resume(there);
         carry(node_of(there.self), trainer(), resumed);
       });
   for (const auto& key : fed) deliver(key, resumed);

@@ -4,143 +4,11 @@
 
 #include "tests/sim/replay_company.hpp"
 
-// What a stage's process does: its actions and the ends of its steps.
+// A stage: the ends of its steps.
 
 namespace troupe::tests {
 
 using namespace engine;
-
-namespace {
-
-std::uint64_t number_of(const action& what) {
-  return mix({what.microbatch.value, what.chunk});
-}
-
-}  // namespace
-
-// A stage: its actions.
-
-void replay_company::perform(process& at, const result<stage_effects>& effects) {
-  if (!effects)
-    return fault("stage " + std::to_string(at.self.stage) + " refused: " + effects.error().text);
-  for (const auto& effect : *effects) {
-    if (const auto* start = std::get_if<start_action>(&effect)) work(at, *start);
-    if (const auto* output = std::get_if<send_output>(&effect)) send(at, *output);
-    if (const auto* granted = std::get_if<grant_credit>(&effect)) grant(at, *granted);
-    const auto* const done = std::get_if<step_finished>(&effect);
-    if (done && done->kind == step_kind::training) end(at, at.end.actions_done(done->key));
-    if (done && done->kind == step_kind::evaluation)
-      tell_trainer(at.self, [this, from = at.self, key = done->key, loss = at.losses[done->key]] {
-        answered(from, key, loss);
-      });
-  }
-}
-
-void replay_company::work(process& at, const start_action& what) {
-  const auto& [key, act] = what;
-  at.log[key].push_back(act);
-  if (!begun_.emplace(at.self, key, act.kind, act.chunk, act.microbatch).second)
-    fault("a process computes an action again");
-  compute(at, what);
-  after(a_delay(), [this, who = at.self, what] {
-    if (auto* const there = this->at(who)) done(*there, what);
-  });
-}
-
-void replay_company::done(process& at, const start_action& what) {
-  gradients_final(at, what.key, what.what);
-  perform(at, at.core.action_done(what.key, what.what));
-}
-
-// All numbers are taken when the action begins: weights do not change before it ends.
-void replay_company::compute(process& at, const start_action& what) {
-  const auto& [key, act] = what;
-  const tensor_key where{key, act.chunk, act.microbatch};
-  const auto slice = layout_.virtual_stage_of({stage_of(at.self.stage), act.chunk});
-  const bool is_last = slice + 1 == layout_.virtual_stages();
-  if (act.kind == action_kind::forward) {
-    const auto label = is_last ? at.labels.extract(where).mapped() : 0;
-    const auto output = mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act),
-                             at.first_keys.at(key).step.value});
-    if (at.numbers.contains(key)) at.contexts[where] = output;
-    if (is_last)
-      at.losses[key] = mix({at.losses[key], output});
-    else
-      at.outputs[{where, edge::input}] = output;
-    return;
-  }
-  if (act.kind != action_kind::weight_gradient) {
-    const auto given = is_last ? 1 : at.gradients.extract(where).mapped();
-    at.contexts[where] = mix({at.contexts.at(where), given});
-    if (slice > 0) at.outputs[{where, edge::gradient}] = mix({at.weights, at.contexts.at(where)});
-  }
-  if (act.kind != action_kind::input_gradient)
-    at.sums[act.chunk] = mix({at.sums[act.chunk], at.contexts.extract(where).mapped()});
-}
-
-void replay_company::send(process& at, const send_output& what) {
-  const auto output = at.outputs.find({tensor_key{what.key, what.chunk, what.microbatch}, what.on});
-  if (output == at.outputs.end()) return fault("an output is to be sent that is forgotten");
-  const auto slice = layout_.virtual_stage_of({stage_of(at.self.stage), what.chunk});
-  const auto [stage, chunk] =
-      slice_beside(at.self.stage, what.on == edge::input ? slice + 1 : slice - 1);
-  const process_id to{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
-  const tensor_key key{what.key, chunk, what.microbatch};
-  count_sent(at.self, to, what.on, key);
-  const auto arrival = [this, from = at.self, on = what.on, key, value = output->second](
-                           process& there) { arrive(there, from, on, key, value); };
-  post(at.self, to, arrival);
-}
-
-void replay_company::count_sent(const process_id& from, const process_id& to, edge on,
-                                const tensor_key& key) {
-  const auto& [step, chunk, microbatch] = key;
-  auto& unused = unused_[{from, to, on, chunk}];
-  if (!unused.emplace(step, microbatch).second) fault("a process sends something twice");
-  if (unused.size() > options_.credits) fault("more is sent on an edge than it has credits");
-}
-
-void replay_company::arrive(process& at, const process_id& from, edge on, const tensor_key& key,
-                            std::uint64_t value) {
-  if (!admits(at, from)) return;
-  const auto& [step, chunk, microbatch] = key;
-  const auto tell = [&] {
-    if (on == edge::input) return at.core.input_arrived(step, microbatch, chunk);
-    if (on == edge::target) return at.core.target_arrived(step, microbatch, chunk);
-    return at.core.gradient_arrived(step, microbatch, chunk);
-  };
-  const bool is_repeat = at.core.is_repeat(on, step, microbatch, chunk);
-  if (!is_repeat)
-    (on == edge::input ? at.inputs : on == edge::target ? at.labels : at.gradients)[key] = value;
-  perform(at, tell());
-  if (options_.repeats && below(8) == 0 && tell())
-    fault("stage " + std::to_string(at.self.stage) + " took a message twice");
-}
-
-void replay_company::grant(process& at, const grant_credit& what) {
-  const auto at_slice = layout_.virtual_stage_of({stage_of(at.self.stage), what.chunk});
-  const edge_place used{what.key, what.microbatch};
-  const bool is_fed = what.from == edge::target || (what.from == edge::input && at_slice == 0);
-  const process_id feeder{stages_, at.feeder};
-  const auto [stage, chunk] =
-      is_fed ? slice{}
-             : slice_beside(at.self.stage, what.from == edge::input ? at_slice - 1 : at_slice + 1);
-  const process_id sender =
-      is_fed ? feeder : process_id{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
-  if (unused_[{sender, at.self, what.from, what.chunk}].erase({what.key, what.microbatch}) == 0)
-    fault("a credit for what was not sent");
-  if (is_fed)
-    return after(a_delay(), [this, from = at.self, feeder, on = what.from, used] {
-      carry(node_of(from), node_of(feeder),
-            [this, from, feeder, on, used] { credit_feeder(from, feeder.start, on, used); });
-    });
-  post(at.self, sender, [this, from = at.self, on = what.from, used, chunk](process& there) {
-    if (!admits(there, from)) return;
-    perform(there, there.core.credit_arrived(on, used.key, used.microbatch, chunk));
-  });
-}
-
-// A stage: the end of its steps.
 
 bool replay_company::shares_tie(std::uint32_t place) const {
   const auto stage = stage_of(place);
@@ -210,7 +78,7 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
     tell_trainer(at.self, [this, from = at.self, key = over->key, loss = at.losses[over->key]] {
       answered(from, key, loss);
     });
-    perform(at, at.core.update_done(over->key));
+    update_done(at, over->key);
   }
 }
 
@@ -256,10 +124,8 @@ void replay_company::vote(process& at, const step_vote& what) {
 
 void replay_company::decided(process& at, const step_decision& what) {
   if (const auto first = at.window.decided(at.numbers.at(what.step))) {
-    at.core.forget_before(*first);
+    forget_before(at, *first);
     at.end.forget_before(*first);
-    std::erase_if(at.outputs,
-                  [&](const auto& each) { return std::get<step_key>(each.first.first) < *first; });
     std::erase_if(at.sent_ties, [&](const sent_tie& each) { return each.key < *first; });
     at.reduce.forget_before(*first);
     std::erase_if(at.sent_parts, [&](const sent_part& each) { return each.key < *first; });

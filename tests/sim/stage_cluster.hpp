@@ -123,12 +123,4 @@ class stage_cluster {
   std::string fault_;
 };
 
-/// A plan that `check` accepts and nobody would write: every stage mixes its actions as chance has
-/// it, with backwards whole or split, and a cap as tight as can be or not.
-engine::plan random_plan(const engine::model_layout& layout, std::uint32_t microbatches,
-                         std::mt19937_64& random);
-
-/// One of a built-in schedule, or such a plan, as often.
-engine::plan any_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random);
-
 }  // namespace troupe::tests

@@ -6,6 +6,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
+#include "tests/sim/runs/any_plan.hpp"
 #include "tests/sim/seeds.hpp"
 
 using namespace troupe;

@@ -1,8 +1,5 @@
 #include "actors/stage/state/stage_state.hpp"
 
-#include "actors/base/errors.hpp"
-#include "messages/base/log.hpp"
-
 namespace troupe::actors {
 
 module_list modules_of(const stage_state& state) {
@@ -42,29 +39,8 @@ double loss_scale_of(const stage_state& state, const announced_step& step) {
   return step.order.loss_scale > 0 ? step.order.loss_scale : state.end.loss_scale;
 }
 
-stage_state::~stage_state() {
-  norm.give_up({errc::cancelled, name + " has ended"});
-}
-
-void give_up(stage_pointer self, const error& why) {
-  auto steps = std::exchange(self->state.steps, {});
-  self->state.inbox.clear();
-  self->state.outputs.clear();
-  self->state.end.core.give_up();
-  self->state.end.gradients.clear();
-  self->state.end.tied.clear();
-  self->state.end.replicas.give_up();
-  self->state.norm.give_up(why);
-  for (const auto& [each, how] : std::exchange(self->state.versions.waiting, {}))
-    each(tl::unexpected(why));
-  if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))
-    slice->answer.deliver(to_caf(why));
-  if (steps.empty()) log::error(why.text);
-  for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
-}
-
-void fail_all(stage_pointer self, const error& why) {
-  give_up(self, error_about(self->state.name, why));
+bool has_departed(stage_pointer self) {
+  return self->state.replay.departed.has_departed(self->current_sender());
 }
 
 }  // namespace troupe::actors

@@ -37,18 +37,22 @@
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "engine/step/edge.hpp"
+#include "engine/step/proved_plan.hpp"
 #include "engine/step/replay_window.hpp"
-#include "engine/step/stage_core.hpp"
-#include "engine/step/step_end_core.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/training/gradients.hpp"
 
+namespace troupe::engine {
+class stage_core;
+class step_end_core;
+}  // namespace troupe::engine
 namespace troupe::messages {
 class shared_memory;
 }  // namespace troupe::messages
 
-/// What a stage's shell is made of, for its own sources alone: flow.cpp moves micro-batches,
-/// actions.cpp computes with them, step_end.cpp ends training steps.
+/// What a stage's shell is made of, for its own sources alone: those in `steps` order its work and
+/// move micro-batches, those in `work` compute with them and end training steps.
 namespace troupe::actors {
 
 /// What a neighbour or the feeder has sent.
@@ -100,7 +104,7 @@ struct dry_run_outcome {
 
 /// What the end of a training step needs.
 struct step_end_state {
-  engine::step_end_core core;
+  std::unique_ptr<engine::step_end_core> core;  // not null
   optimizer_actor optimizer;
   std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
   std::uint32_t accumulate = 1;                  // see update_rules
@@ -223,14 +227,14 @@ struct replay_state {
 };
 
 struct stage_state {
-  stage_state() = default;
+  stage_state();  // both in step_order.cpp: few sources know the cores
   stage_state(const stage_state&) = delete;
   stage_state& operator=(const stage_state&) = delete;
   /// Before the work thread is joined, it is told that nobody answers it any more.
   ~stage_state();
 
   std::string name;
-  engine::stage_core core;
+  std::unique_ptr<engine::stage_core> core;            // not null
   std::map<std::uint32_t, engine::shared_plan> plans;  // by number, each checked
   // By chunk; used by the work thread while an action runs.
   std::vector<std::unique_ptr<engine::stage_module>> modules;
@@ -304,16 +308,21 @@ void send_tensors(stage_pointer self, const stage_actor& to, Message message,
 /// step before has come.
 [[nodiscard]] double loss_scale_of(const stage_state& state, const announced_step& step);
 
-/// The steps outstanding cannot succeed any more; says so to whoever waits for them.
+/// The steps outstanding cannot succeed any more; says so to whoever waits for them
+/// (step_order.cpp).
 void give_up(stage_pointer self, const error& why);
 
 /// The same, for what went wrong on this stage: the text gets its name.
 void fail_all(stage_pointer self, const error& why);
 
-/// Carries out what the stage's core says, or fails the steps under way.
-void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects);
+/// Whether the message under way comes from a stage or a feeder that was lost and replaced.
+[[nodiscard]] bool has_departed(stage_pointer self);
 
-/// Nothing of a training step is left to do: answers it, and lets the next one use the weights.
+/// A step was decided: what no stage can need again is forgotten (stage_replay.cpp).
+void forget_decided(stage_pointer self, const engine::step_key& key);
+
+/// Nothing of a training step is left to do: answers it, and lets the next one use the weights
+/// (step_order.cpp).
 void finish_step(stage_pointer self, const engine::step_key& key);
 
 }  // namespace troupe::actors

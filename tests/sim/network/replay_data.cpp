@@ -53,18 +53,4 @@ bool replay_company::is_end(std::uint32_t place) const {
          slice_beside(place, layout_.virtual_stages() - 1).stage == place;
 }
 
-/// Why it cannot be, or "".
-std::string replay_company::replace_feeder_at(process& at, std::uint32_t feeder,
-                                              const step_key& from) {
-  if (!at.window.reaches(from)) return "what was fed is forgotten";
-  if (at.end.waits_before(from)) return "an end is still replayed";
-  at.feeder = feeder;
-  shared_edges which;
-  if (slice_beside(at.self.stage, 0).stage == at.self.stage) which.data = 0;
-  const auto last = slice_beside(at.self.stage, layout_.virtual_stages() - 1);
-  if (last.stage == at.self.stage) which.labels = last.chunk;
-  at.core.start_over(which, from);
-  return "";
-}
-
 }  // namespace troupe::tests

@@ -5,7 +5,7 @@
 #include <exception>
 
 #include "engine/schedule/plan_text.hpp"
-#include "tests/sim/stage_cluster.hpp"
+#include "tests/sim/runs/any_plan.hpp"
 
 namespace troupe::tests::replays {
 namespace {

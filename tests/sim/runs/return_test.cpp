@@ -6,7 +6,6 @@
 
 #include "engine/schedule/generators.hpp"
 #include "tests/sim/runs/replay_runs.hpp"
-#include "tests/sim/stage_cluster.hpp"
 
 using namespace troupe;
 using namespace troupe::engine;

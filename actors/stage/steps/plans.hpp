@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-
 #include "actors/messages/common.hpp"
 #include "actors/stage/state/stage_state.hpp"
 
@@ -17,8 +15,5 @@ namespace troupe::actors {
 /// What the stage is to do in a step: nothing where its replica has no micro-batch of it. Errors:
 /// bad_config for a plan that was not announced, or does not fit the order.
 [[nodiscard]] result<engine::shared_plan> plan_of(const stage_state& state, const run_stage& order);
-
-/// The logical replica that a micro-batch belongs to, of those that the stage stands for.
-[[nodiscard]] std::size_t logical_of(const run_stage& order, microbatch_id microbatch);
 
 }  // namespace troupe::actors

@@ -1,4 +1,4 @@
-#include "actors/stage/actions.hpp"
+#include "actors/stage/work/actions.hpp"
 
 #include <ATen/ops/scalar_tensor.h>
 
@@ -9,9 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "actors/stage/plans.hpp"
-#include "actors/stage/stage_replay.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -31,12 +30,11 @@ struct way_out {
 
 /// Nothing: the action is one on a single micro-batch.
 std::optional<group_action> group_of(stage_pointer self, const announced_step& step,
-                                     const engine::start_action& what,
-                                     const engine::work_item& item) {
+                                     const engine::action& what, const engine::work_item& item) {
   const auto& state = self->state;
   if (!step.groups) return std::nullopt;
   return state.norm.action_of(
-      *step.groups, what.key, what.what,
+      *step.groups, step.order.step, what,
       {caf::actor_cast<stage_actor>(self), state.connection, state.doing, item});
 }
 
@@ -48,10 +46,10 @@ at::Tensor take(const engine::device_streams& streams, const arrived_tensor& wha
 }
 
 /// An action on all members of a group, for which batch norms wait for each other.
-void perform_group(engine::stage_module& module, const engine::start_action& what,
-                   std::int64_t batch_size, const group_action& group, const microbatch_inbox& in,
-                   const way_out& out, work_done& outcome) {
-  const auto& [key, action] = what;
+void perform_group(engine::stage_module& module, std::int64_t batch_size, const group_action& group,
+                   const microbatch_inbox& in, const way_out& out, work_done& outcome) {
+  const auto& key = outcome.step;
+  const auto& action = outcome.action;
   const auto& streams = module.streams();
   engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
   if (action.kind == action_kind::forward) {
@@ -66,16 +64,16 @@ void perform_group(engine::stage_module& module, const engine::start_action& wha
 }
 
 /// Runs on the work thread. Torch's exceptions end here.
-work_done perform(engine::stage_module& module, const engine::start_action& what,
-                  engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
-                  const std::optional<group_action>& group, const way_out& out) {
-  const auto& [key, action] = what;
+work_done perform(engine::stage_module& module, const engine::step_key& key,
+                  const engine::action& action, engine::step_kind kind, std::int64_t batch_size,
+                  const microbatch_inbox& in, const std::optional<group_action>& group,
+                  const way_out& out) {
   const auto& streams = module.streams();
   work_done outcome{.step = key, .action = action};
   const auto begin = std::chrono::steady_clock::now();
   try {
     if (group) {
-      perform_group(module, what, batch_size, *group, in, out, outcome);
+      perform_group(module, batch_size, *group, in, out, outcome);
     } else if (action.kind == action_kind::forward) {
       auto forward = module.forward(key, kind, action.microbatch, take(streams, in.input),
                                     take(streams, in.labels), batch_size);
@@ -134,6 +132,22 @@ engine::work_item item_of(const engine::action& what, const run_stage& order,
   return item;
 }
 
+/// Counts what this process computes again.
+void count_action(stage_pointer self, announced_step& step, const engine::action& what) {
+  const auto& order = step.order;
+  if (order.kind != engine::step_kind::training || order.dry_run) return;
+  if (self->state.replay.begun->note(self->state.versions.stage, order.number, what))
+    ++step.report.share.computed_again;
+}
+
+/// The logical replica that a micro-batch belongs to, of those that the stage stands for.
+std::size_t logical_of(const run_stage& order, microbatch_id microbatch) {
+  std::uint64_t end = 0;
+  for (std::size_t which = 0; which < order.shares.size(); ++which)
+    if (microbatch.value < (end += order.shares[which])) return which;
+  return 0;
+}
+
 /// Errors: those of the core, for one that is not finite.
 result<void> add_loss(stage_pointer self, announced_step& step, const engine::microbatch_loss& of) {
   const auto logical = logical_of(step.order, of.microbatch);
@@ -143,37 +157,37 @@ result<void> add_loss(stage_pointer self, announced_step& step, const engine::mi
     engine::add_sums(step.report.metrics.at(logical), of.metrics);
   }
   if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
-  return self->state.end.core.loss_not_finite(
+  return self->state.end.core->loss_not_finite(
       step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +
                            (std::isnan(of.loss) ? "NaN" : "infinite"));
 }
 
 }  // namespace
 
-void start_work(stage_pointer self, const engine::start_action& what) {
+void start_work(stage_pointer self, const engine::step_key& key, const engine::action& what) {
   auto& state = self->state;
-  const auto step = state.steps.find(what.key);
+  const auto step = state.steps.find(key);
   if (step == state.steps.end()) return;  // it was failed meanwhile
-  const microbatch_key key{what.key, what.what.microbatch, what.what.chunk};
+  const microbatch_key from{key, what.microbatch, what.chunk};
   microbatch_inbox in;
-  if (what.what.kind == action_kind::forward) {
-    in.input = std::move(state.inbox[key].input);
-    in.labels = std::move(state.inbox[key].labels);
-  } else if (what.what.kind != action_kind::weight_gradient) {
-    in.gradient = std::move(state.inbox[key].gradient);
-    state.inbox.erase(key);
+  if (what.kind == action_kind::forward) {
+    in.input = std::move(state.inbox[from].input);
+    in.labels = std::move(state.inbox[from].labels);
+  } else if (what.kind != action_kind::weight_gradient) {
+    in.gradient = std::move(state.inbox[from].gradient);
+    state.inbox.erase(from);
   }
-  if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
-  if (begins_backward(*state.modules[what.what.chunk], what.what))
+  if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(from);
+  if (begins_backward(*state.modules[what.chunk], what))
     in.gradient = {seed_of(loss_scale_of(state, step->second))};
-  count_action(self, step->second, what.what);
-  const auto item = item_of(what.what, step->second.order, in);
+  count_action(self, step->second, what);
+  const auto item = item_of(what, step->second.order, in);
   post_work(state, item,
-            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+            [module = state.modules[what.chunk].get(), key, what, kind = step->second.order.kind,
              batch_size = step->second.order.batch_size, in = std::move(in),
              group = group_of(self, step->second, what, item),
              out = way_out{caf::actor_cast<stage_actor>(self)}] {
-              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
+              caf::anon_send(out.to, perform(*module, key, what, kind, batch_size, in, group, out));
             });
 }
 

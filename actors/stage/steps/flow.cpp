@@ -1,10 +1,11 @@
-#include "actors/stage/flow.hpp"
+#include "actors/stage/steps/flow.hpp"
 
 #include <future>
 #include <memory>
 #include <utility>
 
-#include "actors/stage/stage_replay.hpp"
+#include "actors/stage/steps/effects.hpp"
+#include "engine/step/stage_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -45,6 +46,11 @@ arrived_tensor arrive(const stage_state& state, const at::Tensor& tensor,
       [tensor, streams = state.streams] { return streams->upload(tensor); });
   state.arriving->post([copy] { (*copy)(); });
   return {tensor, made, copy->get_future().share()};
+}
+
+/// Whether what arrives was used, and comes once more from a stage that does a step again.
+bool is_repeat(stage_pointer self, engine::edge on, const microbatch_key& key) {
+  return self->state.core->is_repeat(on, key.step, key.microbatch, key.chunk);
 }
 
 /// Fails the steps under way. What else was under way by the same port fails too, and no step that
@@ -92,7 +98,7 @@ void on_activation(stage_pointer self, const activation& in) {
   if (!is_repeat(self, engine::edge::input, in.key))
     self->state.inbox[in.key].input = arrive(self->state, in.tensor, in.made);
   const auto& [step, microbatch, chunk] = in.key;
-  perform_effects(self, self->state.core.input_arrived(step, microbatch, chunk));
+  perform_effects(self, self->state.core->input_arrived(step, microbatch, chunk));
 }
 
 void on_target(stage_pointer self, const target& in) {
@@ -100,7 +106,7 @@ void on_target(stage_pointer self, const target& in) {
   if (!is_repeat(self, engine::edge::target, in.key))
     self->state.inbox[in.key].labels = arrive(self->state, in.labels, {});
   const auto& [step, microbatch, chunk] = in.key;
-  perform_effects(self, self->state.core.target_arrived(step, microbatch, chunk));
+  perform_effects(self, self->state.core->target_arrived(step, microbatch, chunk));
 }
 
 void on_gradient(stage_pointer self, const gradient& in) {
@@ -108,13 +114,13 @@ void on_gradient(stage_pointer self, const gradient& in) {
   if (!is_repeat(self, engine::edge::gradient, in.key))
     self->state.inbox[in.key].gradient = arrive(self->state, in.tensor, in.made);
   const auto& [step, microbatch, chunk] = in.key;
-  perform_effects(self, self->state.core.gradient_arrived(step, microbatch, chunk));
+  perform_effects(self, self->state.core->gradient_arrived(step, microbatch, chunk));
 }
 
 void on_credit(stage_pointer self, const credit& in) {
   if (has_departed(self)) return;
   const auto& [step, microbatch, chunk] = in.key;
-  perform_effects(self, self->state.core.credit_arrived(in.on, step, microbatch, chunk));
+  perform_effects(self, self->state.core->credit_arrived(in.on, step, microbatch, chunk));
 }
 
 void on_announced_tensor(stage_pointer self, const announced_tensor& what) {
@@ -150,7 +156,7 @@ void on_tensor_moved(stage_pointer self, const tensor_moved& what) {
 }
 
 acknowledged on_resume_edges(stage_pointer self, const resume_edges&) {
-  perform_effects(self, self->state.core.resume());
+  perform_effects(self, self->state.core->resume());
   return {};
 }
 

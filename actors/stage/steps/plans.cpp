@@ -1,4 +1,4 @@
-#include "actors/stage/plans.hpp"
+#include "actors/stage/steps/plans.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -54,13 +54,6 @@ result<engine::shared_plan> plan_of(const stage_state& state, const run_stage& o
                                       " micro-batches by a plan for " +
                                       std::to_string(plan->second->microbatches()));
   return plan->second;
-}
-
-std::size_t logical_of(const run_stage& order, microbatch_id microbatch) {
-  std::uint64_t end = 0;
-  for (std::size_t which = 0; which < order.shares.size(); ++which)
-    if (microbatch.value < (end += order.shares[which])) return which;
-  return 0;
 }
 
 }  // namespace troupe::actors

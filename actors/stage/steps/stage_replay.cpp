@@ -1,4 +1,4 @@
-#include "actors/stage/stage_replay.hpp"
+#include "actors/stage/steps/stage_replay.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -10,6 +10,9 @@
 #include "actors/base/same_actor.hpp"
 #include "actors/stage/mirror/versions.hpp"
 #include "actors/stage/replicas/replica_log.hpp"
+#include "actors/stage/work/step_end.hpp"
+#include "engine/step/stage_core.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -42,12 +45,6 @@ std::optional<std::uint32_t> rank_of(const stage_state& state, const caf::strong
   return std::nullopt;
 }
 
-void post_tie(stage_pointer self, const sent_tie& what) {
-  const auto& tie = self->state.end.ties.at(what.tie);
-  send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
-               tied_gradient{what.step, tie.other_parameter, what.value, {}}, what.made);
-}
-
 void point_to(stage_state& state, const caf::strong_actor_ptr& lost,
               const caf::strong_actor_ptr& by) {
   for (auto* const links : {&state.before, &state.after})
@@ -59,26 +56,13 @@ void point_to(stage_state& state, const caf::strong_actor_ptr& lost,
 
 }  // namespace
 
-bool has_departed(stage_pointer self) {
-  return self->state.replay.departed.has_departed(self->current_sender());
-}
-
-bool is_repeat(stage_pointer self, engine::edge on, const microbatch_key& key) {
-  return self->state.core.is_repeat(on, key.step, key.microbatch, key.chunk);
-}
-
-void send_tie(stage_pointer self, const sent_tie& what) {
-  post_tie(self, what);
-  if (self->state.replay.logs) self->state.replay.ties.push_back(what);
-}
-
 void forget_decided(stage_pointer self, const engine::step_key& key) {
   auto& state = self->state;
   if (!state.replay.logs) return;
   const auto first = state.replay.window.decided(state.steps.at(key).order.number);
   if (!first) return;
-  state.core.forget_before(*first);
-  state.end.core.forget_before(*first);
+  state.core->forget_before(*first);
+  state.end.core->forget_before(*first);
   std::erase_if(state.outputs, [&](const auto& each) { return each.first.first.step < *first; });
   std::erase_if(state.replay.ties, [&](const sent_tie& each) { return each.step < *first; });
   forget_sums_before(state, *first);
@@ -87,19 +71,12 @@ void forget_decided(stage_pointer self, const engine::step_key& key) {
 void forget_evaluations(stage_pointer self, const engine::step_key& done_before) {
   auto& state = self->state;
   for (const auto& key : state.replay.window.done_before(done_before)) {
-    state.core.forget(key);
+    state.core->forget(key);
     std::erase_if(state.outputs, [&](const auto& each) {
       const auto& [of, on] = each.first;
-      return of.step == key && !state.core.holds(on, key, of.microbatch, of.chunk);
+      return of.step == key && !state.core->holds(on, key, of.microbatch, of.chunk);
     });
   }
-}
-
-void count_action(stage_pointer self, announced_step& step, const engine::action& what) {
-  const auto& order = step.order;
-  if (order.kind != engine::step_kind::training || order.dry_run) return;
-  if (self->state.replay.begun->note(self->state.versions.stage, order.number, what))
-    ++step.report.share.computed_again;
 }
 
 namespace {
@@ -109,7 +86,7 @@ result<void> check_reach(const stage_state& state, const engine::step_key& from)
   if (!state.replay.window.reaches(from))
     return fail(errc::stale,
                 state.name + ": what it sent in " + engine::to_string(from) + " is not remembered");
-  if (state.end.core.waits_before(from))
+  if (state.end.core->waits_before(from))
     return fail(errc::stale, state.name + ": it does a step before " + engine::to_string(from) +
                                  " again itself");
   return {};
@@ -132,8 +109,8 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
       return to_caf(reached.error());
   point_to(state, what.lost, what.by);
   replay.departed.replaced(what.lost);
-  state.core.start_over(edges, what.from);
-  state.end.core.start_over(parameters, what.from);
+  state.core->start_over(edges, what.from);
+  state.end.core->start_over(parameters, what.from);
   for (const auto& each : replay.ties)
     if (each.step >= what.from && state.end.ties.at(each.tie).other == what.by)
       post_tie(self, each);
@@ -155,7 +132,7 @@ caf::result<acknowledged> on_replace_feeder(stage_pointer self, const replace_fe
   if (state.modules.front()->options().is_first) edges.data = 0;
   if (state.modules.back()->options().is_last)
     edges.labels = static_cast<std::uint32_t>(state.modules.size() - 1);
-  state.core.start_over(edges, what.from);
+  state.core->start_over(edges, what.from);
   return acknowledged{};
 }
 

@@ -1,4 +1,4 @@
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/step_end.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -14,13 +14,14 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/recovery/failed_work.hpp"
-#include "actors/stage/actions.hpp"
 #include "actors/stage/mirror/version_updates.hpp"
 #include "actors/stage/mirror/versions.hpp"
-#include "actors/stage/replica_end.hpp"
-#include "actors/stage/stage_replay.hpp"
+#include "actors/stage/work/actions.hpp"
+#include "actors/stage/work/end_effects.hpp"
+#include "actors/stage/work/replica_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
+#include "engine/step/step_end_core.hpp"
 #include "engine/verify/reference.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/options.hpp"
@@ -181,6 +182,12 @@ void perform(stage_pointer self, const engine::sum_replicas& what) {
   sum_over_replicas(self, what.key);
 }
 
+/// Where its receiver may be replaced, it is remembered.
+void send_tie(stage_pointer self, const sent_tie& what) {
+  post_tie(self, what);
+  if (self->state.replay.logs) self->state.replay.ties.push_back(what);
+}
+
 void perform(stage_pointer self, const engine::share_ties& what) {
   const auto& end = self->state.end;
   for (const auto& tie : end.ties) {
@@ -226,7 +233,7 @@ void vote(stage_pointer self, const engine::step_vote& what) {
             if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
             self->state.end.loss_scale = decision.loss_scale;
             forget_decided(self, decision.step);
-            end_step(self, self->state.end.core.decided(decision));
+            end_step(self, self->state.end.core->decided(decision));
           },
           refused);
 }
@@ -273,7 +280,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
             if (found == self->state.steps.end()) return;  // failed meanwhile
             found->second.report.share.busy_s += outcome.busy_s;
             if (self->state.end.replicas.shares_state()) return share_parameters(self, key);
-            end_step(self, self->state.end.core.ended(key));
+            end_step(self, self->state.end.core->ended(key));
           },
           [self, key = what.key](const caf::error& why) { update_failed(self, key, why); });
 }
@@ -308,6 +315,32 @@ void end_step(stage_pointer self, const result<engine::step_end_effects>& effect
     std::visit([self](const auto& what) { perform(self, what); }, effect);
 }
 
+void couple(stage_state& state, const connect_stage& to) {
+  auto& end = state.end;
+  end.ties = to.ties;
+  end.coordinator = caf::actor_cast<step_coordinator_actor>(to.coordinator);
+  end.may_leave_out = to.may_leave_out;
+  engine::step_end_rules rules{.stage = to.place,
+                               .may_leave_out = to.may_leave_out,
+                               .clips_norm = to.clips_norm,
+                               .accumulate = end.accumulate};
+  for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
+  end.tied.clear();
+  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size(),
+                             to.logs ? std::size_t{end.accumulate} + 1 : 0);
+  rules.reduces = end.replicas.is_needed();
+  rules.always_votes = !to.keepers.empty();
+  rules.logs = to.logs;
+  rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
+  *end.core = engine::step_end_core(std::move(rules));
+}
+
+void post_tie(stage_pointer self, const sent_tie& what) {
+  const auto& tie = self->state.end.ties.at(what.tie);
+  send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
+               tied_gradient{what.step, tie.other_parameter, what.value, {}}, what.made);
+}
+
 void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   auto& state = self->state;
   const auto found = state.steps.find(from.step);
@@ -319,14 +352,14 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   if (!add_losses(self, found->second, from.losses)) return;
   state.end.gradients = from.gradients;
   state.end.statistics = from.statistics;
-  end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)
-                               : state.end.core.own_summed(from.step));
+  end_step(self, from.complete ? state.end.core->gradients_ready(from.step, from.report)
+                               : state.end.core->own_summed(from.step));
 }
 
 void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
   auto& state = self->state;
-  if (has_departed(self) || state.end.core.take_repeat(from.step, from.parameter)) return;
-  const auto effects = state.end.core.tie_arrived(from.step, from.parameter);
+  if (has_departed(self) || state.end.core->take_repeat(from.step, from.parameter)) return;
+  const auto effects = state.end.core->tie_arrived(from.step, from.parameter);
   if (!effects && effects.error().code == errc::stale) {
     if (state.steps.empty()) return;  // failed meanwhile
     return log::warning(state.name + ": refused " + effects.error().text);
@@ -341,7 +374,7 @@ void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
 
 void on_step_undone(stage_pointer self, const step_undone& what) {
   if (!self->state.steps.contains(what.step)) return;  // failed meanwhile
-  end_step(self, self->state.end.core.ended(what.step));
+  end_step(self, self->state.end.core->ended(what.step));
 }
 
 }  // namespace troupe::actors

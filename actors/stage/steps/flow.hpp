@@ -9,11 +9,6 @@
 /// stage's shell (stage_state.hpp).
 namespace troupe::actors {
 
-/// Hands an action's output to the neighbour that waits for it.
-void perform(stage_pointer self, const engine::send_output& what);
-/// Lets whoever sent a micro-batch send another.
-void perform(stage_pointer self, const engine::grant_credit& what);
-
 void on_activation(stage_pointer self, const activation& in);
 void on_target(stage_pointer self, const target& in);
 void on_gradient(stage_pointer self, const gradient& in);

@@ -1,4 +1,4 @@
-#include "actors/stage/replica_end.hpp"
+#include "actors/stage/work/replica_end.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -8,12 +8,12 @@
 #include <variant>
 
 #include "actors/stage/replicas/replica_log.hpp"
-#include "actors/stage/stage_replay.hpp"
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/end_effects.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
 #include "engine/collective/tree.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -177,7 +177,7 @@ void perform(stage_pointer self, const engine::all_reduced& what) {
       for (auto& each : replica.values) each = streams.take(each, made);
   end.gradients = std::move(gradients);
   end.all_statistics = std::move(statistics);
-  end_step(self, end.core.reduced(what.key));
+  end_step(self, end.core->reduced(what.key));
 }
 
 /// Whether there is anything to carry out; fails the steps under way where a core has failed.

@@ -6,8 +6,11 @@
 /// and with the run's coordinator.
 namespace troupe::actors {
 
-/// Follows the core's effects, or fails the steps under way.
-void end_step(stage_pointer self, const result<engine::step_end_effects>& effects);
+/// Steps end from now on as the stage's new place asks.
+void couple(stage_state& state, const connect_stage& to);
+
+/// Sends the gradient of a tied weight to the stage at its other end.
+void post_tie(stage_pointer self, const sent_tie& what);
 
 void on_gradients_ready(stage_pointer self, const gradients_ready& from);
 void on_tied_gradient(stage_pointer self, const tied_gradient& from);

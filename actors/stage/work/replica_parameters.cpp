@@ -8,11 +8,11 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
-#include "actors/stage/replica_end.hpp"
 #include "actors/stage/replicas/replica_log.hpp"
-#include "actors/stage/stage_replay.hpp"
-#include "actors/stage/step_end.hpp"
+#include "actors/stage/work/end_effects.hpp"
+#include "actors/stage/work/replica_end.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/step/step_end_core.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -23,7 +23,7 @@ void replace_by(stage_pointer self, const engine::step_key& key, engine::step_gr
                 replace_parameters{std::move(values)})
       .then(
           [self, key](const acknowledged&) {
-            if (self->state.steps.contains(key)) end_step(self, self->state.end.core.ended(key));
+            if (self->state.steps.contains(key)) end_step(self, self->state.end.core->ended(key));
           },
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
