@@ -19,8 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE_S = 90
-SMALL = ["--data", "synthetic:3x64x64:10:2000", "--no-eval", "--no-progress", "--model", "resnet18",
-         "--batch-size", "64"]
+
+
+def small_run(side: int, batch_size: int) -> list[str]:
+    """Flags of a ResNet-18 on images of so many pixels."""
+    return ["--data", f"synthetic:3x{side}x{side}:10:2000", "--no-eval", "--no-progress", "--model",
+            "resnet18", "--batch-size", str(batch_size)]
+
+
+SMALL = small_run(64, 64)
+REHEARSED = small_run(32, 8)  # on a CPU
 FIRST_LOSS = 0.002  # by which the first loss may differ from that of f32, relative
 # Shares of the prediction between which a stage's peak is to be, workspaces of convolutions, which
 # are not predicted, left aside.
@@ -192,7 +200,12 @@ class Scenarios:
 
     def lost_stage(self, *flags: str) -> str:
         """A stage that is killed ends the run with 1, and every process."""
-        run = self.start(*SMALL, "--stages", "2", "--steps", "100000", *flags)
+        self.count += 1
+        log = self.scratch / f"{self.count}.json"
+        small = REHEARSED if self.device == "cpu" else SMALL
+        run = self.start(*small, "--stages", "2", "--steps", "100000", "--json", str(log), *flags,
+                         wait_s=0)
+        wait_for_steps(run, log, 3)
         stages = children_of(run.pid)
         os.kill(stages[-1], signal.SIGKILL)
         begin = time.monotonic()
@@ -224,10 +237,7 @@ class Scenarios:
         whole = self.run(*flags)
         log = self.scratch / "recovered.json"
         run = self.start(*flags, "--understudies", "1", "--json", str(log), wait_s=0)
-        while not log.exists() or len(steps_of(log)) < 30:
-            if run.poll() is not None:
-                raise Wrong(f"ended early: {run.communicate()[0][-300:]}")
-            time.sleep(0.02)
+        wait_for_steps(run, log, 30)
         stages = stage_processes(run.pid)
         if "stage-1" not in stages:
             raise Wrong(f"the stages are {stages}")
@@ -252,7 +262,7 @@ class Scenarios:
             raise Wrong(f"a batch that does not fit: {self.output[-300:]}")
         return f"{done.stdout.strip()[-120:]}; {self.output.strip()[-300:]}"
 
-    def start(self, *flags: str, wait_s: float = 5) -> subprocess.Popen[str]:
+    def start(self, *flags: str, wait_s: float) -> subprocess.Popen[str]:
         """Starts a run, and lets it run for so long."""
         run = subprocess.Popen(self.command(*flags), text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, cwd=self.scratch)
@@ -275,6 +285,14 @@ def steps_of(log: Path) -> list[dict]:
     """The steps of a run's JSON lines."""
     lines = log.read_text().splitlines() if log.exists() else []
     return [each for each in map(json.loads, lines) if "seconds" in each and "loss" in each]
+
+
+def wait_for_steps(run: subprocess.Popen[str], log: Path, count: int) -> None:
+    """Until a run's JSON lines have so many steps."""
+    while len(steps_of(log)) < count:
+        if run.poll() is not None:
+            raise Wrong(f"ended early: {run.communicate()[0][-300:]}")
+        time.sleep(0.02)
 
 
 def difference(one: list[dict], other: list[dict]) -> float:

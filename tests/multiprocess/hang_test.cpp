@@ -69,21 +69,21 @@ void check_hang(const std::string& model, const std::string& schedule, const std
   const tests::scratch_memory memory;
   observed seen;
   const auto outcome = watch(
-      run_of(model, {"--steps", "100000", "--schedule", schedule, "--hang-timeout", "4"}), seen);
+      run_of(model, {"--steps", "100000", "--schedule", schedule, "--hang-timeout", "3"}), seen);
   const auto ended = steady::now();
   WARN(model << ": warned after " << seconds(seen.warned - seen.last_step) << " s, ended after "
              << seconds(ended - seen.last_step) << " s: " << outcome.last_line());
   REQUIRE(seen.stages.size() == 2);
   CHECK_THAT(seen.warning, Matches("warning: stage-1 has been in " + at +
                                    ", for [0-9.]+ s \\(usually [0-9.]+ s\\)"));
-  CHECK(seconds(seen.warned - seen.last_step) < 4);  // the floor is one
+  CHECK(seconds(seen.warned - seen.last_step) < 3);  // the floor is one
   CHECK(outcome.code == 1);
   CHECK(outcome.signal == 0);
   // As long as that, or somewhat longer where whoever looks is held up.
   CHECK_THAT(outcome.last_line(), Matches(".*stage-1 has been in " + at +
-                                          ", for ([4-9]|1[0-4])[.][0-9]+ s .* longer than "
-                                          "--hang-timeout allows \\(4.0 s\\).*"));
-  CHECK(seconds(ended - seen.last_step) < 15);  // the timeout, the teardown, and a slow machine
+                                          ", for ([3-9]|1[0-3])[.][0-9]+ s .* longer than "
+                                          "--hang-timeout allows \\(3.0 s\\).*"));
+  CHECK(seconds(ended - seen.last_step) < 14);  // the timeout, the teardown, and a slow machine
   for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));
   CHECK(memory.left().empty());
 }
@@ -106,7 +106,7 @@ TEST_CASE("A stage whose process is fine but for its work thread is said and end
   std::optional<tests::stopped_thread> stopped;
   int lines = 0;  // of steps; between the first two the stage has done each work several times
   steady::time_point begin;
-  auto arguments = run_of("resnet18", {"--steps", "100000", "--hang-timeout", "4"});
+  auto arguments = run_of("resnet18", {"--steps", "100000", "--hang-timeout", "3"});
   const auto outcome = run_program(arguments, [&](pid_t program, std::string_view line) {
     if (line.starts_with("warning: stage-") && seen.warning.empty()) {
       seen.warning = line;
@@ -122,7 +122,7 @@ TEST_CASE("A stage whose process is fine but for its work thread is said and end
   WARN("warned after " << seconds(seen.warned - begin) << " s, ended after "
                        << seconds(ended - begin) << " s: " << outcome.last_line());
   CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in "));
-  CHECK(seconds(seen.warned - begin) < 4);
+  CHECK(seconds(seen.warned - begin) < 3);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-1 has been in ") &&
                                       ContainsSubstring("longer than --hang-timeout allows"));
@@ -130,7 +130,7 @@ TEST_CASE("A stage whose process is fine but for its work thread is said and end
   CHECK(memory.left().empty());
 }
 
-TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {
+TEST_CASE("A stage that is slow for once is said, and so is that it goes on", "[untimed]") {
   observed seen;
   const auto outcome = watch(run_of("dawdles", {"--steps", "5", "--hang-timeout", "30"}), seen);
   CHECK(outcome.code == 0);
@@ -139,7 +139,7 @@ TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {
   CHECK_THAT(outcome.err, ContainsSubstring("info: stage-1 goes on: forward of micro-batch"));
 }
 
-TEST_CASE("A run that gets on with its work warns of nothing") {
+TEST_CASE("A run that gets on with its work warns of nothing", "[untimed]") {
   observed seen;
   auto arguments = run_of("resnet18", {"--steps", "20", "--hang-timeout", "60"});
   const auto outcome = watch(arguments, seen);
@@ -147,7 +147,7 @@ TEST_CASE("A run that gets on with its work warns of nothing") {
   CHECK(seen.warning.empty());
 }
 
-TEST_CASE("Stages in threads can be watched, but not ended for hanging") {
+TEST_CASE("Stages in threads can be watched, but not ended for hanging", "[untimed]") {
   const auto refused = run_program({"--stages-in", "threads", "--hang-timeout", "5"});
   CHECK(refused.code == 2);
   CHECK_THAT(refused.last_line(),

@@ -362,7 +362,7 @@ TEST_CASE("Training in f16 learns, verifies, and tells its loss scale, which goe
   const scratch_folder folder;
   const auto train = [&](const words& more) {
     const auto outcome = run_other(
-        TROUPE_SMALL, words{"--model", "small", "--data", "synthetic:3x32x32:10:8", "--batch-size",
+        TROUPE_SMALL, words{"--model", "small", "--data", "synthetic:3x12x12:10:8", "--batch-size",
                             "8", "--micro-batches", "2", "--stages", "2", "--no-eval",
                             "--no-shuffle", "--precision", "fp16", "--loss-scale-interval", "2",
                             "--save-state", "--json", folder / "steps.jsonl"} +

@@ -189,7 +189,7 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
        {{replacement, means::kill, moment::joining}, chaos::sequel::replayed}});
 }
 
-TEST_CASE("A stage of one of two replicas is replayed alone, whatever it is at") {
+TEST_CASE("A stage of one of two replicas is replayed alone, whatever it is at", "[untimed]") {
   using enum chaos::target;
   using chaos::means;
   using chaos::moment;
@@ -203,7 +203,8 @@ TEST_CASE("A stage of one of two replicas is replayed alone, whatever it is at")
          {{last_stage, means::kill, moment::evaluation}, replayed}});
 }
 
-TEST_CASE("The stage that reads the data is replayed alone, and so are the others beside it") {
+TEST_CASE("The stage that reads the data is replayed alone, and so are the others beside it",
+          "[untimed]") {
   using enum chaos::target;
   using chaos::means;
   using chaos::moment;

@@ -78,7 +78,8 @@ TEST_CASE("Machines on which others start the stages are examined once they have
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("Doctor says who has not joined, by which command it does, and who was refused") {
+TEST_CASE("Doctor says who has not joined, by which command it does, and who was refused",
+          "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "8");
@@ -106,7 +107,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
   CHECK(programs_left(hosts, 2s) == "");
 }
 
-TEST_CASE("A process that has joined a doctor that is killed ends, and says so") {
+TEST_CASE("A process that has joined a doctor that is killed ends, and says so", "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto file = run_of_others(hosts, "60");

@@ -104,15 +104,13 @@ TEST_CASE("A secret does not pass srun's stream in the clear", "[untimed]") {
   CHECK(bytes.find("\"secret\"") == std::string::npos);
 }
 
-TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing",
-          "[untimed]") {
-  skip_without_hosts();
-  const std::string how = GENERATE(as<std::string>{}, "scancel", "signal", "salloc");
-  INFO(how);
-  const allocation_hosts both;
+namespace {
+
+/// Ends a run that goes on, and expects its weights.
+void end_job(const allocation_hosts& both, const std::string& how) {
   const auto& hosts = both.hosts;
-  const auto weights = hosts / "weights.safetensors";
-  const auto file = write_config(hosts / "run.toml", slurm_table() + endless_run(hosts / "steps"));
+  const auto weights = hosts / (how + ".safetensors"), steps = hosts / (how + ".steps");
+  const auto file = write_config(hosts / "run.toml", slurm_table() + endless_run(steps));
   const std::string line =
       std::string(TROUPE_PROGRAM) + " --config " + file + " --save " + weights.string();
   if (how == "salloc") {  // only the agents hear of it, and tell the launcher, which salloc signals
@@ -121,13 +119,13 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
         {"salloc", "--nodes=2", "/bin/sh", "-c", "trap '' TERM HUP; " + line + "; exit $?"},
         at_line("-> stage-1", [&](pid_t) {
           cancelled = true;
-          CHECK(wait_for_content(hosts / "steps"));
+          CHECK(wait_for_content(steps));
           CHECK(both.slurm.run({"scancel", "--user=root"}).code == 0);
         }));
     CHECK(cancelled);
   } else {
     const auto job = both.slurm.submit("exec " + line + "\n", "#SBATCH --nodes=2\n");
-    REQUIRE(wait_for_content(hosts / "steps"));
+    REQUIRE(wait_for_content(steps));
     const auto cancelled = how == "scancel"
                                ? both.slurm.run({"scancel", job})
                                : both.slurm.run({"scancel", "--batch", "--signal=TERM", job});
@@ -136,12 +134,21 @@ TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves
     INFO(both.slurm.output_of(job));
     CHECK(state == (how == "scancel" ? "CANCELLED" : "FAILED"));
     CHECK_THAT(both.slurm.output_of(job), ContainsSubstring("stopping after the steps under way"));
-    CHECK(programs_left(hosts, 5s) == "");
-    CHECK_FALSE(bytes_of(weights).empty());
-    return;
   }
   CHECK(programs_left(hosts, 5s) == "");
   CHECK_FALSE(bytes_of(weights).empty());
+}
+
+}  // namespace
+
+TEST_CASE("A job that is cancelled, or told to end, saves its weights and leaves nothing",
+          "[untimed]") {
+  skip_without_hosts();
+  const allocation_hosts both;
+  for (const std::string how : {"scancel", "signal", "salloc"}) {
+    INFO(how);
+    end_job(both, how);
+  }
 }
 
 TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, and the run goes on",
@@ -185,28 +192,31 @@ TEST_CASE("Slurm's warning of a preemption has the trainer write a checkpoint, a
 
 TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host") {
   skip_without_hosts();
-  const std::string victim = GENERATE(as<std::string>{}, "launcher", "srun", "agent", "stage-1");
-  INFO(victim);
   const allocation_hosts both;
   const auto& hosts = both.hosts;
-  const auto file =
-      write_config(hosts / "run.toml", slurm_table("silence = 2\n") + endless_run(hosts / "steps"));
-  bool killed = false;
-  const auto outcome = both.slurm.run(both.launch(file), at_line("-> stage-1", [&](pid_t) {
-                                        killed = true;
-                                        CHECK(wait_for_content(hosts / "steps"));
-                                        if (victim == "launcher") kill_on(hosts.home(), "--config");
-                                        if (victim == "srun")
-                                          kill_on(hosts.home(), "--nodelist=beta");
-                                        if (victim == "agent") kill_on(hosts.at(1), "--agent");
-                                        if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
-                                      }));
-  CHECK(killed);
-  // No stream closes where srun dies: agents notice that the launcher is silent.
-  CHECK(programs_left(hosts, 4s) == "");
-  if (victim == "launcher") return;
-  CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.err, ContainsSubstring("node beta (beta)"));
+  for (const std::string victim : {"stage-1", "agent", "launcher", "srun"}) {
+    INFO(victim);
+    const auto steps = hosts / (victim + ".steps");
+    const auto file =
+        write_config(hosts / "run.toml", slurm_table("silence = 2\n") + endless_run(steps));
+    bool killed = false;
+    const auto outcome = both.slurm.run(both.launch(file), at_line("-> stage-1", [&](pid_t) {
+                                          killed = true;
+                                          CHECK(wait_for_content(steps));
+                                          if (victim == "launcher")
+                                            kill_on(hosts.home(), "--config");
+                                          if (victim == "srun")
+                                            kill_on(hosts.home(), "--nodelist=beta");
+                                          if (victim == "agent") kill_on(hosts.at(1), "--agent");
+                                          if (victim == "stage-1") kill_on(hosts.at(1), "stage-1");
+                                        }));
+    CHECK(killed);
+    // No stream closes where srun dies: agents notice that the launcher is silent.
+    CHECK(programs_left(hosts, 4s) == "");
+    if (victim == "launcher") continue;
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.err, ContainsSubstring("node beta (beta)"));
+  }
 }
 
 TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remedy", "[untimed]") {

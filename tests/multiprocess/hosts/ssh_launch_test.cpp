@@ -354,10 +354,11 @@ TEST_CASE("A stage that is started in the place of a lost one listens in the run
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto run = [&](const char* weights) {
-    // Steps of the small network would be over before the kill.
-    auto text = small_run(hosts / weights, "resnet18") + "on_fault = \"recover\"\n";
-    const std::string epochs = "epochs = 1\n";
-    return text.replace(text.find(epochs), epochs.size(), "steps = 12\n");
+    // So many steps, of so large images, that they are not over before the kill.
+    auto text = small_run(hosts / weights) + "on_fault = \"recover\"\n";
+    const std::string epochs = "epochs = 1\n", images = "3x32x32";
+    text.replace(text.find(images), images.size(), "3x64x64");
+    return text.replace(text.find(epochs), epochs.size(), "steps = 20\n");
   };
   const auto alone =
       run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
@@ -365,7 +366,7 @@ TEST_CASE("A stage that is started in the place of a lost one listens in the run
   put_peers_apart(hosts);
   bool lost = false;
   const auto on_line = [&](std::string_view line) {
-    if (lost || line.find("step 3/12") == std::string_view::npos) return;
+    if (lost || line.find("step 3/20") == std::string_view::npos) return;
     lost = true;
     for (const auto& each : hosts.at(1).processes_with(TROUPE_PROGRAM)) kill(each.pid, SIGKILL);
   };

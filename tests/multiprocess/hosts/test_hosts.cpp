@@ -81,6 +81,7 @@ program_outcome test_host::run(const std::vector<std::string>& command,
 struct running_program::state {
   std::mutex mutex;
   std::condition_variable changed;
+  const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   program_outcome outcome;
   bool ended = false;
 };
@@ -93,6 +94,7 @@ running_program::running_program(const test_host& where, const std::vector<std::
              const std::lock_guard lock(state->mutex);
              state->outcome.code = how.code;
              state->outcome.signal = how.signal;
+             state->outcome.seconds = std::chrono::steady_clock::now() - state->begin;
              state->ended = true;
              state->changed.notify_all();
            },

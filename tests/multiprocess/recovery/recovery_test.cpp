@@ -353,7 +353,7 @@ TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or 
 TEST_CASE("Dropout and tied weights survive the loss of a stage, whatever the schedule",
           "[untimed]") {
   const auto run = [](const std::string& schedule) {
-    return words{"--context",  "64",    "--batch-size", "16",  "--steps",   "12",
+    return words{"--context",  "32",    "--batch-size", "16",  "--steps",   "12",
                  "--stages",   "2",     "--dropout",    "0.2", "--width",   "128",
                  "--heads",    "2",     "--layers",     "4",   "--no-eval", "--save-state",
                  "--schedule", schedule};

@@ -145,7 +145,7 @@ TEST_CASE("A run whose trainer is lost after its last step is saved by the next 
   const scratch_folder folder;
   const auto run = large_two_stages({});  // which takes some time to save, and a kill to come
   const calm_run calm(TROUPE_PROGRAM, run);
-  const auto outcome = run_program(watched(folder, run), at_step(12, kill_trainer));
+  const auto outcome = run_program(watched(folder, run, "2", "12"), at_step(12, kill_trainer));
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err,
              ContainsSubstring("(restart 1 of ") && !ContainsSubstring("(restart 2 of "));

@@ -370,11 +370,11 @@ TEST_CASE("a node that others start and that is late gets the place that it was 
     trainer = at;
     return result<void>();
   };
-  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(2));
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(1));
   REQUIRE(group);
   lose_only_stage(**group);
   check_refused((*group)->replace({0}), errc::peer_lost,
-                "stage-0.2 has not joined the run within 2 s");
+                "stage-0.2 has not joined the run within 1 s");
   REQUIRE(nodes->start("stage-0.2", trainer));
   REQUIRE((*group)->node().wait_for("stage-0.2", std::chrono::seconds(10)));
   CHECK((*group)->lost({}).size() == 1);
@@ -400,12 +400,12 @@ TEST_CASE("a node that others start, that is late and then lost, leaves its plac
     trainer = at;
     return name == "stage-0.3" ? nodes->start(name, at) : result<void>();
   };
-  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(2));
+  const auto group = node_group::start(nodes, {"stage-0"}, "", {}, std::chrono::seconds(1));
   REQUIRE(group);
   lose_only_stage(**group);
   REQUIRE(failed.try_acquire_for(std::chrono::seconds(10)));
   check_refused((*group)->replace({0}), errc::peer_lost,
-                "stage-0.2 has not joined the run within 2 s");
+                "stage-0.2 has not joined the run within 1 s");
   REQUIRE(nodes->start("stage-0.2", trainer));
   REQUIRE((*group)->node().wait_for("stage-0.2", std::chrono::seconds(10)));
   (*group)->node().lose("stage-0.2", {errc::peer_lost, "it is silent"});
@@ -428,14 +428,14 @@ TEST_CASE("of nodes that others start the one that was in time keeps its place b
     return name == "stage-0.2" ? nodes->start(name, at) : result<void>();
   };
   const auto group =
-      node_group::start(nodes, {"stage-0", "stage-1"}, "", {}, std::chrono::seconds(2));
+      node_group::start(nodes, {"stage-0", "stage-1"}, "", {}, std::chrono::seconds(1));
   REQUIRE(group);
   for (const std::size_t place : {0, 1}) {
     (*group)->lose(place, {errc::peer_lost, "it is of no use any more"});
     REQUIRE(failed.try_acquire_for(std::chrono::seconds(10)));
   }
   check_refused((*group)->replace({0, 1}), errc::peer_lost,
-                "stage-1.2 has not joined the run within 2 s");
+                "stage-1.2 has not joined the run within 1 s");
   CHECK((*group)->lost({}) == std::vector<std::size_t>{0, 1});
   REQUIRE(nodes->start("stage-1.2", trainer));
   REQUIRE((*group)->node().wait_for("stage-1.2", std::chrono::seconds(10)));
