@@ -166,24 +166,10 @@ replay_company::process_id replay_company::now_of(std::uint32_t stage) const {
 
 replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t start,
                                               std::uint64_t weights) {
-  step_end_rules rules{.stage = {stage},
-                       .may_leave_out = true,
-                       .clips_norm = true,
-                       .accumulate = options_.accumulate,
-                       .reduces = options_.replicas > 1,
-                       .tells_squares = options_.shares_state || replica_of(stage) == 0,
-                       .always_votes = true,
-                       .logs = true};
-  if (shares_tie(stage)) rules.ties = {tied};
   process made;
   made.self = {stage, start};
   nodes_of_[made.self] = holder(stage);
-  open_order(made);
-  made.end = step_end_core(rules);
-  made.reduce = reduction_of(stage);
-  std::vector<std::uint32_t> owners;
-  for (const auto& each : made.reduce.buckets()) owners.push_back(each.owner);
-  made.gather = all_gather_core(replica_of(stage), options_.replicas, std::move(owners));
+  open_cores(made);
   made.window = replay_window(options_.accumulate);
   const auto& beside = beside_[stage];
   const std::size_t others = (beside.stage ? 1U : 0U) + (beside.trainer ? 1U : 0U);

@@ -27,21 +27,22 @@
 #include "cluster/recovery/checkpoint_record_core.hpp"
 #include "cluster/recovery/checkpoint_write_core.hpp"
 #include "cluster/recovery/return_core.hpp"
-#include "engine/collective/all_gather_core.hpp"
-#include "engine/collective/all_reduce_core.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
 #include "engine/step/proved_plan.hpp"
 #include "engine/step/replay_window.hpp"
 #include "engine/step/step_coordinator_core.hpp"
-#include "engine/step/step_end_core.hpp"
 #include "engine/step/step_key.hpp"
 #include "tests/sim/network/simulated_understudies.hpp"
 #include "tests/sim/restarts/left_run.hpp"
 #include "tests/sim/versions/number_version.hpp"
 
 namespace troupe::engine {
+class all_gather_core;
+class all_reduce_core;
 class stage_core;
+class step_end_core;
+struct gradient_terms;
 struct grant_credit;
 struct send_output;
 struct start_action;
@@ -214,10 +215,11 @@ class replay_company {
 
   struct process {
     process_id self;
-    std::shared_ptr<engine::stage_core> core;  // its own, for replay_steps.cpp
-    engine::step_end_core end;
-    engine::all_reduce_core reduce;
-    engine::all_gather_core gather;
+    // Its own, for the sources in tests/sim/steps alone.
+    std::shared_ptr<engine::stage_core> core;
+    std::shared_ptr<engine::step_end_core> end;
+    std::shared_ptr<engine::all_reduce_core> reduce;
+    std::shared_ptr<engine::all_gather_core> gather;
     engine::replay_window window;
     actors::stores_core stores;
     actors::version_forms_core forms;
@@ -428,8 +430,12 @@ class replay_company {
   void drop_files();
 
   // A stage: the order of its actions.
-  struct stage_answer;  // of its core
-  void open_order(process& at) const;
+  struct stage_answer;  // of its core, as those below
+  struct end_answer;
+  struct end_effect;
+  struct sum_answer;
+  struct sum_effect;
+  void open_cores(process& at) const;
   void begin(process& at, const order& what, const engine::step_key& done_before);
   static void forget_evaluations(process& at, const engine::step_key& done_before);
   static void forget_before(process& at, const engine::step_key& first);
@@ -451,8 +457,8 @@ class replay_company {
   void update_done(process& at, const engine::step_key& key);
   [[nodiscard]] static std::string waiting_for(const process& at);
   // A stage: the ends of its steps.
-  void end(process& at, const result<engine::step_end_effects>& effects);
-  void end_one(process& at, const engine::step_end_effect& effect);
+  void end(process& at, const end_answer& answer);
+  void end_one(process& at, const end_effect& effect);
   void gradients_complete(process& at, const engine::step_key& key,
                           const engine::gradient_terms& terms);
   void send_tie(process& at, const sent_tie& what);
@@ -463,13 +469,13 @@ class replay_company {
   // A stage: the sums over its replicas.
   [[nodiscard]] engine::all_reduce_core reduction_of(std::uint32_t place) const;
   void gradients_final(process& at, const engine::step_key& key, const engine::action& what);
-  void reduce(process& at, const result<engine::all_reduce_effects>& effects);
-  void reduce_one(process& at, const engine::all_reduce_effect& effect);
+  void reduce(process& at, const sum_answer& answer);
+  void reduce_one(process& at, const sum_effect& effect);
   void send_part_of(process& at, const sent_part& what);
   void post_part(process& at, std::uint32_t rank, const sent_part& what);
   void part_arrived(process& at, const process_id& from, const sent_part& what);
-  [[nodiscard]] result<engine::all_reduce_effects> tell_reduction(process& at, std::uint32_t rank,
-                                                                  const sent_part& what);
+  [[nodiscard]] static sum_answer tell_reduction(process& at, std::uint32_t rank,
+                                                 const sent_part& what);
   void all_reduced(process& at, const engine::step_key& key);
   void replace_replica(process& at, std::uint32_t place, const engine::step_key& from);
   void update_own(process& at, double scale);

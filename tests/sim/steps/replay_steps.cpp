@@ -4,8 +4,10 @@
 #include <utility>
 #include <variant>
 
+#include "engine/collective/all_gather_core.hpp"
 #include "engine/step/stage_core.hpp"
-#include "tests/sim/replay_company.hpp"
+#include "engine/step/step_end_core.hpp"
+#include "tests/sim/steps/answers.hpp"
 
 // A stage: the order of its actions, and what it exchanges with its neighbours.
 
@@ -21,12 +23,24 @@ std::uint64_t number_of(const action& what) {
 
 }  // namespace
 
-struct replay_company::stage_answer {
-  result<stage_effects> what;
-};
-
-void replay_company::open_order(process& at) const {
+void replay_company::open_cores(process& at) const {
+  const auto stage = at.self.stage;
+  step_end_rules rules{.stage = {stage},
+                       .may_leave_out = true,
+                       .clips_norm = true,
+                       .accumulate = options_.accumulate,
+                       .reduces = options_.replicas > 1,
+                       .tells_squares = options_.shares_state || replica_of(stage) == 0,
+                       .always_votes = true,
+                       .logs = true};
+  if (shares_tie(stage)) rules.ties = {tied};
   at.core = std::make_shared<stage_core>(options_.credits, execution::ready, true);
+  at.end = std::make_shared<step_end_core>(rules);
+  at.reduce = std::make_shared<all_reduce_core>(reduction_of(stage));
+  std::vector<std::uint32_t> owners;
+  for (const auto& each : at.reduce->buckets()) owners.push_back(each.owner);
+  at.gather =
+      std::make_shared<all_gather_core>(replica_of(stage), options_.replicas, std::move(owners));
 }
 
 void replay_company::begin(process& at, const order& what, const step_key& done_before) {
@@ -37,7 +51,7 @@ void replay_company::begin(process& at, const order& what, const step_key& done_
   at.first_keys[what.key] = what.first;
   forget_evaluations(at, done_before);
   if (what.trains) {
-    if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
+    if (auto begun = at.end->begin(what.key, what.number); !begun) return fault(begun.error().text);
     at.window.begun(what.number, what.key);
     at.numbers[what.key] = what.number;
   } else {
@@ -58,7 +72,7 @@ void replay_company::forget_evaluations(process& at, const step_key& done_before
 }
 
 void replay_company::perform(process& at, const stage_answer& answer) {
-  const auto& effects = answer.what;
+  const auto& effects = answer.effects;
   if (!effects)
     return fault("stage " + std::to_string(at.self.stage) + " refused: " + effects.error().text);
   for (const auto& effect : *effects) {
@@ -66,7 +80,7 @@ void replay_company::perform(process& at, const stage_answer& answer) {
     if (const auto* output = std::get_if<send_output>(&effect)) send(at, *output);
     if (const auto* granted = std::get_if<grant_credit>(&effect)) grant(at, *granted);
     const auto* const done = std::get_if<step_finished>(&effect);
-    if (done && done->kind == step_kind::training) end(at, at.end.actions_done(done->key));
+    if (done && done->kind == step_kind::training) end(at, {at.end->actions_done(done->key)});
     if (done && done->kind == step_kind::evaluation)
       tell_trainer(at.self, [this, from = at.self, key = done->key, loss = at.losses[done->key]] {
         answered(from, key, loss);
@@ -194,13 +208,13 @@ std::string replay_company::replace_at(process& at, const process_id& by, std::u
   const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
   const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
   const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
-  if (is_near && at.end.waits_before(from)) return "a neighbour is still replayed";
+  if (is_near && at.end->waits_before(from)) return "a neighbour is still replayed";
   at.departed.replaced({stage, at.known[stage]});
   at.known[stage] = by.start;
   const bool has_moved = std::exchange(at.keepers[stage], keeper) != keeper;
   at.core->start_over(which, from);
   if (is_tied) {
-    at.end.start_over({tied}, from);
+    at.end->start_over({tied}, from);
     for (const auto& each : at.sent_ties)
       if (each.key >= from) send_tie(at, each);
   }
@@ -213,7 +227,7 @@ std::string replay_company::replace_at(process& at, const process_id& by, std::u
 std::string replay_company::replace_feeder_at(process& at, std::uint32_t feeder,
                                               const step_key& from) {
   if (!at.window.reaches(from)) return "what was fed is forgotten";
-  if (at.end.waits_before(from)) return "an end is still replayed";
+  if (at.end->waits_before(from)) return "an end is still replayed";
   at.feeder = feeder;
   shared_edges which;
   if (slice_beside(at.self.stage, 0).stage == at.self.stage) which.data = 0;

@@ -2,7 +2,9 @@
 #include <utility>
 #include <variant>
 
-#include "tests/sim/replay_company.hpp"
+#include "engine/collective/all_reduce_core.hpp"
+#include "engine/step/step_end_core.hpp"
+#include "tests/sim/steps/answers.hpp"
 
 // A stage: the ends of its steps.
 
@@ -19,14 +21,16 @@ std::uint32_t replay_company::other_end(std::uint32_t place) const {
   return place - stage_of(place) + (stage_of(place) == 0 ? layout_.stages - 1 : 0);
 }
 
-void replay_company::end(process& at, const result<step_end_effects>& effects) {
+void replay_company::end(process& at, const end_answer& answer) {
+  const auto& effects = answer.effects;
   if (!effects)
     return fault("the end of a step on stage " + std::to_string(at.self.stage) +
                  " refused: " + effects.error().text);
-  for (const auto& effect : *effects) end_one(at, effect);
+  for (const auto& effect : *effects) end_one(at, {effect});
 }
 
-void replay_company::end_one(process& at, const step_end_effect& effect) {
+void replay_company::end_one(process& at, const end_effect& one) {
+  const auto& effect = one.what;
   const auto later = [&](auto what) {
     after(a_delay(), [this, who = at.self, what] {
       if (auto* const there = this->at(who)) what(*there);
@@ -38,11 +42,11 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
     at.total = at.own_sum;
     later([this, what = *own](process& there) {
       what.complete ? gradients_complete(there, what.key, *what.complete)
-                    : end(there, there.end.own_summed(what.key));
+                    : end(there, {there.end->own_summed(what.key)});
     });
   } else if (const auto* all = std::get_if<sum_replicas>(&effect)) {
     at.rests[all->key][replica_of(at.self.stage)] = mix({at.own_sum});
-    reduce(at, at.reduce.complete(all->key));
+    reduce(at, {at.reduce->complete(all->key)});
   } else if (const auto* share = std::get_if<share_ties>(&effect)) {
     at.sent_ties.push_back({share->key, at.own_sum});
     send_tie(at, at.sent_ties.back());
@@ -66,13 +70,13 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
     const auto scale = std::bit_cast<std::uint64_t>(*apply->scale);
     note_update(at, scale);
     at.weights = mix({at.weights, std::exchange(at.accumulated, 0), scale});
-    later([this, key = apply->key](process& there) { end(there, there.end.ended(key)); });
+    later([this, key = apply->key](process& there) { end(there, {there.end->ended(key)}); });
   } else if (const auto* undo = std::get_if<undo_step>(&effect)) {
     if (undo->drops_sums) at.accumulated = 0;
-    later([this, key = undo->key](process& there) { end(there, there.end.ended(key)); });
+    later([this, key = undo->key](process& there) { end(there, {there.end->ended(key)}); });
   } else if (const auto* over = std::get_if<finish_step>(&effect)) {
     const auto number = at.numbers.at(over->key);
-    if (at.end.is_between_updates()) make_version(at, number, true);
+    if (at.end->is_between_updates()) make_version(at, number, true);
     at.last_done = number;
     if (const auto write = at.writes.extract(number)) write_slice(at, number, write.mapped());
     tell_trainer(at.self, [this, from = at.self, key = over->key, loss = at.losses[over->key]] {
@@ -90,7 +94,7 @@ void replay_company::gradients_complete(process& at, const step_key& key,
   else if (terms.use != gradient_use::check)
     at.accumulated = mix({at.accumulated, at.total});
   if (terms.squares) found.squares = {static_cast<double>(at.total % 100'000)};
-  end(at, at.end.gradients_ready(key, found));
+  end(at, {at.end->gradients_ready(key, found)});
 }
 
 void replay_company::send_tie(process& at, const sent_tie& what) {
@@ -102,10 +106,10 @@ void replay_company::send_tie(process& at, const sent_tie& what) {
 
 void replay_company::tie_arrived(process& at, const process_id& from, const step_key& key,
                                  std::uint64_t value) {
-  if (!admits(at, from) || at.end.take_repeat(key, tied)) return;
-  const auto effects = at.end.tie_arrived(key, tied);
+  if (!admits(at, from) || at.end->take_repeat(key, tied)) return;
+  const auto effects = at.end->tie_arrived(key, tied);
   if (effects) at.tied[key] = value;
-  end(at, effects);
+  end(at, {effects});
 }
 
 void replay_company::vote(process& at, const step_vote& what) {
@@ -125,12 +129,12 @@ void replay_company::vote(process& at, const step_vote& what) {
 void replay_company::decided(process& at, const step_decision& what) {
   if (const auto first = at.window.decided(at.numbers.at(what.step))) {
     forget_before(at, *first);
-    at.end.forget_before(*first);
+    at.end->forget_before(*first);
     std::erase_if(at.sent_ties, [&](const sent_tie& each) { return each.key < *first; });
-    at.reduce.forget_before(*first);
+    at.reduce->forget_before(*first);
     std::erase_if(at.sent_parts, [&](const sent_part& each) { return each.key < *first; });
   }
-  end(at, at.end.decided(what));
+  end(at, {at.end->decided(what)});
 }
 
 }  // namespace troupe::tests

@@ -3,7 +3,10 @@
 #include <utility>
 #include <variant>
 
-#include "tests/sim/replay_company.hpp"
+#include "engine/collective/all_gather_core.hpp"
+#include "engine/collective/all_reduce_core.hpp"
+#include "engine/step/step_end_core.hpp"
+#include "tests/sim/steps/answers.hpp"
 
 // How the replicas of a stage add up their gradients, and what they send again to one that is
 // replaced.
@@ -46,17 +49,19 @@ void replay_company::gradients_final(process& at, const step_key& key, const act
   at.weights_done.erase({key, what.chunk});
   const auto rank = replica_of(at.self.stage);
   at.parts[{key, what.chunk}][rank] = at.sums[what.chunk];
-  reduce(at, at.reduce.ready(key, what.chunk));
+  reduce(at, {at.reduce->ready(key, what.chunk)});
 }
 
-void replay_company::reduce(process& at, const result<all_reduce_effects>& effects) {
+void replay_company::reduce(process& at, const sum_answer& answer) {
+  const auto& effects = answer.effects;
   if (!effects)
     return fault("the sum of stage " + std::to_string(at.self.stage) +
                  " refused: " + effects.error().text);
-  for (const auto& effect : *effects) reduce_one(at, effect);
+  for (const auto& effect : *effects) reduce_one(at, {effect});
 }
 
-void replay_company::reduce_one(process& at, const all_reduce_effect& effect) {
+void replay_company::reduce_one(process& at, const sum_effect& one) {
+  const auto& effect = one.what;
   using kind = sent_part::what;
   const auto rank = replica_of(at.self.stage);
   // Of a bucket that is final with the step.
@@ -69,7 +74,7 @@ void replay_company::reduce_one(process& at, const all_reduce_effect& effect) {
     const auto value = own(of);
     at.parts.erase(of);
     send_part_of(
-        at, {kind::part, part->key, part->bucket, at.reduce.buckets()[part->bucket].owner, value});
+        at, {kind::part, part->key, part->bucket, at.reduce->buckets()[part->bucket].owner, value});
   } else if (const auto* add = std::get_if<add_parts>(&effect)) {
     const bucket_key of{add->key, add->bucket};
     at.parts[of][rank] = own(of);
@@ -79,7 +84,7 @@ void replay_company::reduce_one(process& at, const all_reduce_effect& effect) {
       if (there == nullptr) return;
       there->bucket_sums[of] = value;
       there->sent_parts.push_back({sent_part::what::sum, of.first, of.second, {}, value});
-      reduce(*there, there->reduce.own_added(of.first, of.second));
+      reduce(*there, {there->reduce->own_added(of.first, of.second)});
     });
   } else if (const auto* send = std::get_if<send_sum>(&effect)) {
     const auto made = std::ranges::find_if(at.sent_parts, [&](const sent_part& each) {
@@ -92,7 +97,7 @@ void replay_company::reduce_one(process& at, const all_reduce_effect& effect) {
   } else if (const auto* rest_of = std::get_if<send_rest>(&effect)) {
     send_part_of(at, {kind::rest,
                       rest_of->key,
-                      at.reduce.rest_of_step(),
+                      at.reduce->rest_of_step(),
                       {},
                       at.rests.at(rest_of->key).at(rank)});
   } else if (const auto* over = std::get_if<engine::all_reduced>(&effect)) {
@@ -113,40 +118,41 @@ void replay_company::post_part(process& at, std::uint32_t rank, const sent_part&
        [this, from = at.self, what](process& there) { part_arrived(there, from, what); });
 }
 
-result<all_reduce_effects> replay_company::tell_reduction(process& at, std::uint32_t rank,
+replay_company::sum_answer replay_company::tell_reduction(process& at, std::uint32_t rank,
                                                           const sent_part& what) {
   if (what.kind == sent_part::what::part)
-    return at.reduce.part_arrived(what.key, what.bucket, rank);
-  if (what.kind == sent_part::what::sum) return at.reduce.sum_arrived(what.key, what.bucket, rank);
-  return at.reduce.rest_arrived(what.key, rank);
+    return {at.reduce->part_arrived(what.key, what.bucket, rank)};
+  if (what.kind == sent_part::what::sum)
+    return {at.reduce->sum_arrived(what.key, what.bucket, rank)};
+  return {at.reduce->rest_arrived(what.key, rank)};
 }
 
 void replay_company::part_arrived(process& at, const process_id& from, const sent_part& what) {
   if (!admits(at, from)) return;
   const auto rank = replica_of(from.stage);
-  const bool repeats = at.reduce.is_repeat(what.key, what.bucket, rank);
+  const bool repeats = at.reduce->is_repeat(what.key, what.bucket, rank);
   if (!repeats && what.kind == sent_part::what::part)
     at.parts[{what.key, what.bucket}][rank] = what.value;
   if (!repeats && what.kind == sent_part::what::sum)
     at.bucket_sums[{what.key, what.bucket}] = what.value;
   if (!repeats && what.kind == sent_part::what::rest) at.rests[what.key][rank] = what.value;
   reduce(at, tell_reduction(at, rank, what));
-  if (options_.repeats && below(8) == 0 && tell_reduction(at, rank, what))
+  if (options_.repeats && below(8) == 0 && tell_reduction(at, rank, what).effects)
     fault("stage " + std::to_string(at.self.stage) + " took a part of a sum twice");
 }
 
 void replay_company::all_reduced(process& at, const step_key& key) {
   at.own_sum = sum_of(at.rests.extract(key).mapped());
-  for (std::size_t i = 0; i < at.reduce.buckets().size(); ++i)
+  for (std::size_t i = 0; i < at.reduce->buckets().size(); ++i)
     at.own_sum = mix({at.own_sum, at.bucket_sums.extract({key, i}).mapped()});
   at.total = at.own_sum;
-  end(at, at.end.reduced(key));
+  end(at, {at.end->reduced(key)});
 }
 
 void replay_company::replace_replica(process& at, std::uint32_t place, const step_key& from) {
   const auto rank = replica_of(place);
-  at.reduce.start_over(rank, from);
-  at.gather.start_over(rank, from);
+  at.reduce->start_over(rank, from);
+  at.gather->start_over(rank, from);
   for (const auto& each : at.sent_parts)
     if (each.key >= from && each.kind != sent_part::what::sum && each.to.value_or(rank) == rank)
       post_part(at, rank, each);
@@ -158,8 +164,8 @@ void replay_company::replace_replica(process& at, std::uint32_t place, const ste
 void replay_company::update_own(process& at, double scale) {
   const auto accumulated = std::exchange(at.accumulated, 0);
   at.updated.clear();
-  for (std::size_t i = 0; i < at.reduce.buckets().size(); ++i)
-    if (at.reduce.buckets()[i].owner == replica_of(at.self.stage))
+  for (std::size_t i = 0; i < at.reduce->buckets().size(); ++i)
+    if (at.reduce->buckets()[i].owner == replica_of(at.self.stage))
       at.updated[i] = mix({at.weights, accumulated, i, std::bit_cast<std::uint64_t>(scale)});
 }
 
@@ -167,7 +173,7 @@ void replay_company::share_update(process& at, const step_key& key) {
   for (std::uint32_t rank = 0; rank < options_.replicas; ++rank)
     if (rank != replica_of(at.self.stage)) post_values(at, rank, key);
   at.shared = key;
-  gathered(at, key, at.gather.sent(key));
+  gathered(at, key, at.gather->sent(key));
 }
 
 void replay_company::post_values(process& at, std::uint32_t rank, const step_key& key) {
@@ -184,9 +190,9 @@ void replay_company::values_arrived(process& at, const process_id& from, const b
   if (!admits(at, from)) return;
   const auto& [key, bucket] = of;
   const auto rank = replica_of(from.stage);
-  if (!at.gather.is_repeat(key, bucket)) at.values[of] = value;
-  const auto all = at.gather.arrived(key, bucket, rank);
-  if (options_.repeats && below(8) == 0 && at.gather.arrived(key, bucket, rank))
+  if (!at.gather->is_repeat(key, bucket)) at.values[of] = value;
+  const auto all = at.gather->arrived(key, bucket, rank);
+  if (options_.repeats && below(8) == 0 && at.gather->arrived(key, bucket, rank))
     fault("stage " + std::to_string(at.self.stage) + " took parameters twice");
   gathered(at, key, all);
 }
@@ -197,14 +203,14 @@ void replay_company::gathered(process& at, const step_key& key, const result<boo
                  " refused parameters: " + all.error().text);
   if (!*all) return;
   at.weights = 0;
-  for (std::size_t i = 0; i < at.reduce.buckets().size(); ++i) {
+  for (std::size_t i = 0; i < at.reduce->buckets().size(); ++i) {
     const auto own = at.updated.find(i);
     at.weights =
         mix({at.weights, own != at.updated.end() ? own->second
                                                  : at.values.extract(bucket_key{key, i}).mapped()});
   }
   after(a_delay(), [this, who = at.self, key] {
-    if (auto* const there = this->at(who)) end(*there, there->end.ended(key));
+    if (auto* const there = this->at(who)) end(*there, {there->end->ended(key)});
   });
 }
 
