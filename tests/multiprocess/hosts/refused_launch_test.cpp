@@ -332,13 +332,13 @@ std::vector<attempt> attempts_on(const test_hosts& hosts, const std::string& sec
        joining(secret, "stage-1", "10.77.0.1:4711", TROUPE_OTHER),
        "stage-1: the trainer at 10.77.0.1:4711 refuses this process: stage-1 on 10.77.0.2 is "
        "another build of the program, "},
-      {"the same on the trainer's host", hosts.home(),
-       joining(secret, "stage-1", "10.77.0.1:4711", TROUPE_OTHER),
-       "as the trainer's; install the trainer's program there, and join with it (--program of "
-       "troupe join): " TROUPE_PROGRAM " on home"},
       {"an address where nobody listens", hosts.at(0), joining(secret, "stage-1", "10.77.0.1:4712"),
        "stage-1: cannot connect to 10.77.0.1:4712: Connection refused; see whether the run's "
        "trainer has started, and join at the address that it prints"},
+      {"another build on the trainer's host", hosts.home(),
+       joining(secret, "stage-1", "10.77.0.1:4711", TROUPE_OTHER),
+       "as the trainer's; install the trainer's program there, and join with it (--program of "
+       "troupe join): " TROUPE_PROGRAM " on home"},
       {"an address where an ssh server listens", hosts.home(),
        joining(secret, "stage-1", "10.77.0.2:22"),
        "stage-1: 10.77.0.2:22 does not speak Troupe's protocol; the address, the secret"},
