@@ -224,7 +224,7 @@ TEST_CASE("Recomputed layers lower the peak memory of their stage", "[untimed]")
   const scratch_folder folder;
   const auto peaks = [&](const words& more) {
     const auto outcome = run_program(
-        words{"--model", "resnet18", "--data", "synthetic:3x128x128:10:32", "--batch-size", "32",
+        words{"--model", "resnet18", "--data", "synthetic:3x96x96:10:32", "--batch-size", "32",
               "--steps", "1", "--micro-batches", "8", "--stages", "2", "--cut", "layer4",
               "--schedule", "gpipe", "--no-eval", "--json", folder / "steps.jsonl"} +
         more);
