@@ -328,12 +328,12 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(
-      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "12");
+      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "9");
   // Its agent, which says nothing, is not waited for until it counts as lost.
   std::smatch found;
   REQUIRE(std::regex_search(outcome.err, found,
                             std::regex("go on, ([0-9.]+) s after the loss was known")));
-  CHECK(std::stod(found[1]) < 10);
+  CHECK(std::stod(found[1]) < 7);
   CHECK_THAT(outcome.err,
              ContainsSubstring("node beta (10.77.0.3): its agent has not ended stage-") &&
                  ContainsSubstring(" within 1.5 s; all processes there are given up"));
