@@ -343,9 +343,9 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
   const auto outcome = check_over_ssh(
-      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "12");
+      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "9");
   // Its agent, which says nothing, is not waited for until it counts as lost.
-  CHECK(seconds_to_go_on(outcome) < 10);
+  CHECK(seconds_to_go_on(outcome) < 7);
   CHECK_THAT(outcome.err,
              ContainsSubstring("node beta (10.77.0.3): its agent has not ended stage-") &&
                  ContainsSubstring(" within 1.5 s; all processes there are given up"));
