@@ -175,12 +175,9 @@ result<start_point> pass_over_own(pipeline_run& parts, const error& why,
     warn_of_unread(from.steps_before, why);
   }
   parts.checkpoints.went_back(from.steps_before - 1);  // or it would be read again
-  auto older = go_back(
+  return go_back(
       parts, [&](const return_sources& sources) { return parts.recovery->pass_over(why, sources); },
       stages, from);
-  if (older)
-    parts.report->print("the run goes on after step " + std::to_string(older->steps_before));
-  return older;
 }
 
 /// Says where the run begins.

@@ -21,6 +21,7 @@
 #include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
@@ -290,6 +291,63 @@ TEST_CASE(
                              ContainsSubstring("; this checkpoint is passed over") &&
                              ContainsSubstring("goes on from the checkpoint of step 4"));
   check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), folder / "resumed");
+}
+
+TEST_CASE(
+    "A checkpoint that a stage alone cannot read is refused by its file, and an older one offered "
+    "or taken",
+    "[untimed]") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  REQUIRE(run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
+  const auto newest = checkpoints / "step-000008";
+  const auto bad = folder / "bad";
+  const auto resume = [&](const std::string& name, const words& from, const words& how) {
+    fs::remove(bad);
+    fs::create_hard_link(newest / name, bad);
+    return run_other("/usr/bin/env", with_unreadable(bad, two_stages(with(kept, from)), how));
+  };
+  const std::string weights = "weights.stage-1.safetensors", state = "state.stage-0.safetensors";
+  const auto unread = [&](const std::string& name) {
+    return (newest / name).string() + " cannot be read: Input/output error";
+  };
+  const std::string older = checkpoints / "step-000004";
+  const std::map<std::string, std::string> offers{
+      {"latest", "; the one of step 4 is whole: --resume 4"},
+      {"8", "; the one of step 4 is whole: --resume 4"},
+      {newest.string(), "; an older one is whole: --resume " + older}};
+  for (const auto& [from, offer] : offers) {
+    const auto refused = resume(weights, {"--resume", from}, to_stages);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.last_line(), ContainsSubstring(unread(weights)) && EndsWith(offer));
+  }
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const auto passed = [&](const std::string& name, const words& how, const std::string& why) {
+    const scratch_folder copy;
+    fs::copy(checkpoints, copy / "kept", fs::copy_options::recursive);
+    const auto outcome = resume(
+        name, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, how);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring(why + "; this checkpoint is passed over") &&
+                                ContainsSubstring("goes on from the checkpoint of step 4"));
+    CHECK(steps_in(folder / "json") == std::vector<int>{5, 6, 7, 8, 9, 10, 11, 12});
+    check_same_weights(calm.weights(), folder / "resumed");
+    fs::remove_all(checkpoints);
+    fs::copy(copy / "kept", checkpoints, fs::copy_options::recursive);
+    fs::remove(folder / "json");
+  };
+  passed(weights, to_stages, unread(weights));
+  passed(state, to_stages, unread(state));
+  passed(weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
+         (newest / weights).string() + " was changed while it was to be read");
+  fs::remove_all(older);
+  const auto fresh = resume(weights, {"--resume", "auto", "--save", folder / "anew"}, to_stages);
+  REQUIRE(fresh.code == 0);
+  CHECK_THAT(fresh.err,
+             ContainsSubstring(unread(weights)) &&
+                 ContainsSubstring(" has no whole checkpoint: the run starts from the beginning"));
+  check_same_weights(calm.weights(), folder / "anew");
 }
 
 TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {
