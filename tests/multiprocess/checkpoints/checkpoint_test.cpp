@@ -293,61 +293,94 @@ TEST_CASE(
   check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), folder / "resumed");
 }
 
-TEST_CASE(
-    "A checkpoint that a stage alone cannot read is refused by its file, and an older one offered "
-    "or taken",
-    "[untimed]") {
-  const scratch_folder folder;
-  const fs::path checkpoints = folder / "checkpoints";
-  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
-  REQUIRE(run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
-  const auto newest = checkpoints / "step-000008";
-  const auto bad = folder / "bad";
-  const auto resume = [&](const std::string& name, const words& from, const words& how) {
+namespace {
+
+/// A run that was killed behind its checkpoints of steps 4 and 8.
+struct killed_behind_8 {
+  scratch_folder folder;
+  fs::path checkpoints = folder / "checkpoints", newest = checkpoints / "step-000008";
+  words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+
+  killed_behind_8() {
+    REQUIRE(run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
+  }
+
+  /// Where a file of the newest one cannot be read; `how`: see with_unreadable.
+  [[nodiscard]] program_outcome resume(const std::string& name, const words& from,
+                                       const words& how) const {
+    const auto bad = folder / "bad";
     fs::remove(bad);
     fs::create_hard_link(newest / name, bad);
     return run_other("/usr/bin/env", with_unreadable(bad, two_stages(with(kept, from)), how));
-  };
-  const std::string weights = "weights.stage-1.safetensors", state = "state.stage-0.safetensors";
-  const auto unread = [&](const std::string& name) {
-    return (newest / name).string() + " cannot be read: Input/output error";
-  };
-  const std::string older = checkpoints / "step-000004";
-  const std::map<std::string, std::string> offers{
-      {"latest", "; the one of step 4 is whole: --resume 4"},
-      {"8", "; the one of step 4 is whole: --resume 4"},
-      {newest.string(), "; an older one is whole: --resume " + older}};
-  for (const auto& [from, offer] : offers) {
-    const auto refused = resume(weights, {"--resume", from}, to_stages);
-    CHECK(refused.code == 2);
-    CHECK_THAT(refused.last_line(), ContainsSubstring(unread(weights)) && EndsWith(offer));
   }
+
+  [[nodiscard]] std::string unread(const std::string& name) const {
+    return (newest / name).string() + " cannot be read: Input/output error";
+  }
+};
+
+const std::string some_weights = "weights.stage-1.safetensors";
+/// The trainer compares the checksums, and then looks for NaN.
+const words after_the_check{"TROUPE_UNREADABLE_AFTER=1"};
+
+}  // namespace
+
+TEST_CASE(
+    "A checkpoint that a stage alone cannot read is refused by its file, and an older one offered",
+    "[untimed]") {
+  const killed_behind_8 run;
+  const auto refused = [&](const std::string& from, const words& how, const std::string& offer) {
+    const auto outcome = run.resume(some_weights, {"--resume", from}, how);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(run.unread(some_weights)) && EndsWith(offer));
+  };
+  const std::string by_step = "; the one of step 4 is whole: --resume 4";
+  for (const std::string from : {"latest", "8"}) {
+    refused(from, to_stages, by_step);
+    refused(from, after_the_check, by_step);
+  }
+  refused(run.newest.string(), to_stages,
+          "; an older one is whole: --resume " + (run.checkpoints / "step-000004").string());
+}
+
+TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is passed over",
+          "[untimed]") {
   const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const killed_behind_8 run;
+  const auto& folder = run.folder;
+  fs::copy(run.checkpoints, folder / "copy", fs::copy_options::recursive);
   const auto passed = [&](const std::string& name, const words& how, const std::string& why) {
-    const scratch_folder copy;
-    fs::copy(checkpoints, copy / "kept", fs::copy_options::recursive);
-    const auto outcome = resume(
+    fs::remove_all(run.checkpoints);
+    fs::copy(folder / "copy", run.checkpoints, fs::copy_options::recursive);
+    fs::remove(folder / "json");
+    const auto outcome = run.resume(
         name, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, how);
     REQUIRE(outcome.code == 0);
-    CHECK_THAT(outcome.err, ContainsSubstring(why + "; this checkpoint is passed over") &&
+    CHECK_THAT(outcome.err, ContainsSubstring(why) &&
+                                ContainsSubstring("; this checkpoint is passed over") &&
                                 ContainsSubstring("goes on from the checkpoint of step 4"));
     CHECK(steps_in(folder / "json") == std::vector<int>{5, 6, 7, 8, 9, 10, 11, 12});
     check_same_weights(calm.weights(), folder / "resumed");
-    fs::remove_all(checkpoints);
-    fs::copy(copy / "kept", checkpoints, fs::copy_options::recursive);
-    fs::remove(folder / "json");
   };
-  passed(weights, to_stages, unread(weights));
-  passed(state, to_stages, unread(state));
-  passed(weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
-         (newest / weights).string() + " was changed while it was to be read");
-  fs::remove_all(older);
-  const auto fresh = resume(weights, {"--resume", "auto", "--save", folder / "anew"}, to_stages);
+  const std::string state = "state.stage-0.safetensors";
+  passed(some_weights, to_stages, run.unread(some_weights));
+  passed(state, to_stages, run.unread(state));
+  passed(some_weights, after_the_check, run.unread(some_weights));
+  passed(some_weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
+         (run.newest / some_weights).string() + " was changed while it was to be read");
+}
+
+TEST_CASE("With --resume auto a run begins anew where a stage cannot read its only checkpoint",
+          "[untimed]") {
+  const killed_behind_8 run;
+  fs::remove_all(run.checkpoints / "step-000004");
+  const auto fresh =
+      run.resume(some_weights, {"--resume", "auto", "--save", run.folder / "anew"}, to_stages);
   REQUIRE(fresh.code == 0);
   CHECK_THAT(fresh.err,
-             ContainsSubstring(unread(weights)) &&
+             ContainsSubstring(run.unread(some_weights)) &&
                  ContainsSubstring(" has no whole checkpoint: the run starts from the beginning"));
-  check_same_weights(calm.weights(), folder / "anew");
+  check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), run.folder / "anew");
 }
 
 TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {
