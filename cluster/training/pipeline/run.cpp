@@ -194,7 +194,7 @@ void tell_checkpoint(const start_point& from) {
 
 /// Where the run begins when its stages could not read the checkpoint that it was to begin from.
 result<start_point> begin_elsewhere(pipeline_run& parts, const error& why) {
-  const bool is_told = parts.told.steps > parts.run.steps_before;  // by this trainer
+  const bool is_told = parts.told.steps > parts.beginning.steps_before;  // by this trainer
   const auto again = may_be_elsewhere(parts, parts.beginning, why);
   if (!again) return tl::unexpected(again.error());
   auto found = search_beginning(parts.run, parts.hosts, *again ? std::nullopt : std::optional(why));
