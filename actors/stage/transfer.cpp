@@ -103,12 +103,15 @@ caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& fr
   const std::set<std::string> except(from.except.begin(), from.except.end());
   if (!from.state) {
     keep_written(state);
-    if (auto loaded = load_weights_of(state, *files, except); !loaded)
-      return refuse(loaded.error());
+    const auto loaded = load_weights_of(state, *files, except).and_then([&] {
+      return engine::check_unchanged(*files);
+    });
+    if (!loaded) return refuse(loaded.error());
     return files_loaded{true};
   }
   auto kept = state_in(state, *files, except);
   if (!kept) return refuse(kept.error());
+  if (auto same = engine::check_unchanged(*files); !same) return refuse(same.error());
   state.versions.updates.was_written = true;
   auto promise = self->make_response_promise<files_loaded>();
   self->request(state.end.optimizer, usual_deadlines.update, load_state{std::move(*kept)})

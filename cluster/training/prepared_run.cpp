@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -111,13 +112,21 @@ result<void> check_names(const prepared_run& run, const whole_checkpoint& from) 
 }
 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
+/// Where that was whole and is so no more, it is looked for once more.
 result<void> read_beginning(prepared_run& run, const checkpointed_run& of) {
-  const auto begins = find_beginning(of, run.steps, *run.data);
-  if (!begins) return tl::unexpected(begins.error());
-  run.is_complete = begins->is_complete;
-  if (run.is_complete) return {};
-  if (begins->from) warn_of_read_again(*begins->from, *run.data);
-  return begins->from ? begin_from(run, *begins->from) : begin_anew(run, of.model, of.train);
+  std::set<std::uint64_t> tried;
+  for (;;) {
+    const auto begins = find_beginning(of, run.steps, *run.data);
+    if (!begins) return tl::unexpected(begins.error());
+    run.is_complete = begins->is_complete;
+    if (run.is_complete) return {};
+    const auto& from = begins->from;
+    if (!from) return begin_anew(run, of.model, of.train);
+    warn_of_read_again(*from, *run.data);
+    auto begun = begin_from(run, *from);
+    const bool is_first = tried.insert(from->manifest.step).second;
+    if (begun || !is_first || read_whole(from->folder)) return begun;
+  }
 }
 
 /// Those of some layers, in their order.

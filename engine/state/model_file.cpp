@@ -16,10 +16,10 @@ result<void> load_weights(const tensor_files& from, const std::vector<named_tens
     if (except.contains(each.name)) continue;
     const auto [file, entry] = find_in(from, each.name);
     if (file == nullptr)
-      return fail(errc::bad_data, (from.size() == 1 ? from.front()->file().string() + ": " : "") +
-                                      "weight '" + each.name + "' of the model is missing");
+      return fail(errc::bad_config, (from.size() == 1 ? from.front()->file().string() + ": " : "") +
+                                        "weight '" + each.name + "' of the model is missing");
     if (auto fits = check_weight(each, entry->shape, entry->type); !fits)
-      return fail(errc::bad_data, file->file().string() + ": " + fits.error().text);
+      return fail(errc::bad_config, file->file().string() + ": " + fits.error().text);
     const auto values = file->read(*entry);
     if (!values) return tl::unexpected(values.error());
     each.tensor.detach().copy_(*values);

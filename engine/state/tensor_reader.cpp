@@ -23,6 +23,10 @@ std::uint64_t elements_of(const safetensors_entry& of) {
   return (of.end - of.begin) / c10::elementSize(of.type);
 }
 
+std::int64_t modified_ns(const struct stat& about) {
+  return about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec;
+}
+
 }  // namespace
 
 result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
@@ -48,7 +52,7 @@ result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
   const std::string_view text(reinterpret_cast<const char*>(front->data()),
                               made->header_.data_begin);
   made->identity_ = {.bytes = file_bytes,
-                     .modified_ns = about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec,
+                     .modified_ns = modified_ns(about),
                      .header_hash = std::hash<std::string_view>()(text)};
   return made;
 }
@@ -60,6 +64,16 @@ std::shared_ptr<const tensor_reader> tensor_reader::with_name(const safetensors_
   added.name = name;
   made->places_.emplace(name, made->tensors().size() - 1);
   return made;
+}
+
+result<void> tensor_reader::check_unchanged() const {
+  struct stat about {};
+  if (::fstat(opened_->get(), &about) != 0)
+    return bad_file(file_,
+                    std::string(unread_words) + "read: " + std::generic_category().message(errno));
+  const bool is_same = static_cast<std::uint64_t>(about.st_size) == identity_.bytes &&
+                       modified_ns(about) == identity_.modified_ns;
+  return is_same ? result<void>() : bad_file(file_, "was changed while it was to be read");
 }
 
 const safetensors_entry* tensor_reader::find(const std::string& name) const {
@@ -105,6 +119,12 @@ result<void> tensor_reader::for_each_run(
 tensor_place find_in(const tensor_files& files, const std::string& name) {
   for (const auto& file : files)
     if (const auto* const entry = file->find(name)) return {file.get(), entry};
+  return {};
+}
+
+result<void> check_unchanged(const tensor_files& files) {
+  for (const auto& file : files)
+    if (auto same = file->check_unchanged(); !same) return same;
   return {};
 }
 

@@ -34,6 +34,9 @@ class tensor_reader {
   [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
   [[nodiscard]] const file_identity& identity() const noexcept { return identity_; }
 
+  /// Whether nobody has written to the file since it was opened.
+  [[nodiscard]] result<void> check_unchanged() const;
+
   /// Bytes before the first tensor's.
   [[nodiscard]] std::uint64_t data_begin() const noexcept { return header_.data_begin; }
 
@@ -84,6 +87,9 @@ struct tensor_place {
 /// Errors: bad_data naming one that is in none of them.
 [[nodiscard]] result<tensor_stream> stream_of(const tensor_files& files,
                                               const std::vector<std::string>& names);
+
+/// Of all of them: see tensor_reader.
+[[nodiscard]] result<void> check_unchanged(const tensor_files& files);
 
 /// All tensors of a file, in its order, a few MiB in memory at a time.
 [[nodiscard]] tensor_stream stream_of(std::shared_ptr<const tensor_reader> file);

@@ -68,7 +68,7 @@ result<void> load_weights(actors::pipeline& stages, const prepared_run& run, con
   for (auto& [at, some] : names)
     if (auto loaded = stages.load_weights(at, pieces_of(files, std::move(some), stages)); !loaded)
       return loaded;
-  return {};
+  return engine::check_unchanged(files);
 }
 
 result<void> load_state(actors::pipeline& stages, const prepared_run& run, const checkpoint& from,
@@ -82,7 +82,9 @@ result<void> load_state(actors::pipeline& stages, const prepared_run& run, const
   const auto read = is_read(stages, stage, files, names, true, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
-  return stages.load_state(stage, pieces_of(files, std::move(names), stages));
+  return stages.load_state(stage, pieces_of(files, std::move(names), stages)).and_then([&] {
+    return engine::check_unchanged(files);
+  });
 }
 
 }  // namespace

@@ -43,6 +43,14 @@ stage_files files_of(const prepared_run& run, const engine::model_layout& layout
   return files;
 }
 
+/// Of a file that was found whole: bad_data only where it is so no more on the host that has it.
+result<void> not_copied(actors::requester& ask, const found_slices& from,
+                        const slice_copy_order& order, const error& why) {
+  if (why.code != errc::bad_data) return tl::unexpected(why);
+  return check_slice(ask, from.disks, from.what.manifest, order.file, order.from)
+      .and_then([&]() -> result<void> { return fail(errc::io_failed, why.text); });
+}
+
 /// Has every host get the files that its stages are to read.
 result<void> bring(actors::requester& ask, found_slices& from,
                    const std::vector<stage_files>& places) {
@@ -59,7 +67,7 @@ result<void> bring(actors::requester& ask, found_slices& from,
   const auto orders = missing_copies(needed, held);
   auto copied = copy_slices(ask, from.disks, from.what.manifest, orders);
   for (std::size_t i = 0; i < orders.size(); ++i) {
-    if (!copied[i]) return tl::unexpected(copied[i].error());
+    if (!copied[i]) return not_copied(ask, from, orders[i], copied[i].error());
     log::debug(orders[i].file + " of " + from.what.manifest.slices + " came from " +
                from.disks.disks[orders[i].from].host + " to " +
                from.disks.disks[orders[i].to].host);
@@ -68,8 +76,8 @@ result<void> bring(actors::requester& ask, found_slices& from,
   return {};
 }
 
-result<void> read(actors::pipeline& stages, std::size_t place, const found_slices& from,
-                  const names& files, bool state) {
+result<void> read(actors::pipeline& stages, actors::requester& ask, std::size_t place,
+                  const found_slices& from, const names& files, bool state) {
   if (files.empty()) return {};
   const auto& [disk, folder] = from.disks.places.at(place);
   actors::load_files order{.files = {}, .state = state, .except = {}};
@@ -80,9 +88,11 @@ result<void> read(actors::pipeline& stages, std::size_t place, const found_slice
   const auto seen = stages.load_files_at(place, order);
   if (!seen) return tl::unexpected(seen.error());
   if (*seen) return {};
-  return fail(errc::io_failed, from.disks.disks.at(disk.value()).host + ": " +
-                                   order.files.front().name +
-                                   " was changed while the stage was to read it");
+  for (const auto& name : files)
+    if (auto whole = check_slice(ask, from.disks, from.what.manifest, name, *disk); !whole)
+      return whole;
+  return fail(errc::bad_data, from.disks.disks.at(*disk).host + ": " + order.files.front().name +
+                                  " was changed while the stage was to read it");
 }
 
 /// Has the run begin from the next older checkpoint instead, or from the beginning.
@@ -203,15 +213,24 @@ result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
   if (resumes_newest_of_hosts(by.checkpointed.kept))
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
+  return search_beginning(run, by, {});
+}
+
+result<std::optional<found_slices>> search_beginning(prepared_run& run, const disk_access& by,
+                                                     std::optional<error> unread) {
   const auto& which = by.checkpointed.kept.resume;
-  const bool is_in_folder = names_in_folder(which);
   std::optional<error> refused;  // of what is asked for, while an older one is looked for
-  while (run.on_hosts) {
-    auto found = find_on_hosts(by, *run.on_hosts);
-    if (found && !refused) return std::optional(std::move(*found));
-    if (found) break;
-    const auto& why = found.error();
-    if (why.code != errc::bad_data || !is_in_folder) return tl::unexpected(why);
+  while (unread || run.on_hosts) {
+    if (!unread) {
+      auto found = find_on_hosts(by, *run.on_hosts);
+      if (found && !refused) return std::optional(std::move(*found));
+      if (found) break;
+      unread = found.error();
+    }
+    const auto why = *std::exchange(unread, std::nullopt);
+    if (why.code != errc::bad_data) return tl::unexpected(why);
+    if (!names_in_folder(which))
+      return tl::unexpected(run.on_hosts ? why : offering_older(why, which));
     if (which == "auto")
       log::warning(why.text + "; this checkpoint is passed over");
     else if (!refused)
@@ -240,7 +259,7 @@ result<void> load_slices(actors::pipeline& stages, const prepared_run& run, acto
   for (std::size_t place = 0; place < places.size(); ++place)
     for (const bool state : {false, true}) {
       const auto& files = state ? places[place].state : places[place].weights;
-      if (auto done = read(stages, place, from, files, state); !done) return done;
+      if (auto done = read(stages, ask, place, from, files, state); !done) return done;
     }
   return {};
 }

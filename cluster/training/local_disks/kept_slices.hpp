@@ -38,8 +38,17 @@ namespace troupe::cluster {
 [[nodiscard]] result<std::optional<found_slices>> find_beginning_on_hosts(prepared_run& run,
                                                                           const disk_access& by);
 
+/// The same, once the run is prepared to begin from a checkpoint of any kind. `unread`: why the
+/// stages cannot read that one, which is passed over then where --resume auto does so, and else
+/// refused, with an older one offered. Nothing: the run does not start from slices on hosts' disks.
+/// Errors: bad_data, peer_lost.
+[[nodiscard]] result<std::optional<found_slices>> search_beginning(prepared_run& run,
+                                                                   const disk_access& by,
+                                                                   std::optional<error> unread);
+
 /// Gives the stages what such a checkpoint holds: hosts copy from each other what their stages need
-/// and they lack, and the stages read it there. Errors: bad_data, io_failed, peer_lost.
+/// and they lack, and the stages read it there. Errors: bad_data where a file is not whole any more, or cannot be
+/// read; bad_config where it does not fit the model; io_failed, peer_lost.
 [[nodiscard]] result<void> load_slices(actors::pipeline& stages, const prepared_run& run,
                                        actors::requester& ask, found_slices from);
 

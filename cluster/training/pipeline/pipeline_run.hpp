@@ -57,6 +57,7 @@ struct pipeline_run {
   told_progress told;
   recovery_totals recovered = {};
   earlier_scalers_core scalers = {};
+  std::optional<std::uint64_t> asked_again = {};  // the step of a checkpoint on hosts' disks
 };
 
 }  // namespace troupe::cluster

@@ -30,6 +30,14 @@ constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
 
+result<void> drop_stages_on(actors::requester& ask, const std::vector<strong_actor_ptr>& hosts) {
+  std::vector<actors::future<actors::acknowledged>> answers;
+  for (const auto& host : hosts)
+    answers.push_back(ask.request<actors::acknowledged>(caf::actor_cast<actors::host_actor>(host),
+                                                        actors::drop_stages{}, waits.join));
+  return actors::all(std::move(answers)).get().map([](const auto&) {});
+}
+
 void warn_of_shared_hosts(const placement_tables& config) {
   const auto& cluster = config.cluster;
   if (!is_over_hosts(cluster.launch) || cluster.nodes.size() < 2) return;
@@ -181,13 +189,10 @@ result<void> stage_recovery::drop_stages() {
 }
 
 result<void> stage_recovery::drop_stages_of(const std::set<std::size_t>& places) {
-  std::vector<actors::future<actors::acknowledged>> answers;
+  std::vector<strong_actor_ptr> hosts;
   for (const auto place : places)
-    if (keepers_.at(place))
-      answers.push_back(ask_.request<actors::acknowledged>(
-          caf::actor_cast<actors::host_actor>(group_.hosts().at(place)), actors::drop_stages{},
-          waits.join));
-  return actors::all(std::move(answers)).get().map([](const auto&) {});
+    if (keepers_.at(place)) hosts.push_back(group_.hosts().at(place));
+  return drop_stages_on(ask_, hosts);
 }
 
 void stage_recovery::say(const error& told, std::size_t count) {
@@ -256,8 +261,17 @@ result<stage_recovery::point> stage_recovery::recover(const error& why, std::uin
                                                       const return_sources& sources) {
   core_.reached(reached);
   not_replayed_.clear();
-  auto cause = why;
-  auto next = begin_return(cause);
+  return find_point(begin_return(why), why, sources);
+}
+
+// For the core it is as if the trainer itself could not have read what it has told to go on from.
+result<stage_recovery::point> stage_recovery::pass_over(const error& why,
+                                                        const return_sources& sources) {
+  return drop_stages().and_then([&] { return find_point(core_.was_read(false), why, sources); });
+}
+
+result<stage_recovery::point> stage_recovery::find_point(return_core::effect next, error cause,
+                                                         const return_sources& sources) {
   for (;;) {
     if (const auto* const end = std::get_if<return_core::end_run>(&next))
       return tl::unexpected(end_of(end->why, cause, sources));

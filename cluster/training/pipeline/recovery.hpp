@@ -36,6 +36,10 @@ struct return_sources {
   std::function<std::string()> why_no_beginning;  ///< What was wrong with it.
 };
 
+/// Has nodes end the stages that they have. Errors: peer_lost.
+[[nodiscard]] result<void> drop_stages_on(actors::requester& ask,
+                                          const std::vector<caf::strong_actor_ptr>& hosts);
+
 /// Warns where a run is given several nodes on hosts, and the loss of one host would take all
 /// versions of a stage. On one machine that is so by nature, and nothing is said.
 void warn_of_shared_hosts(const placement_tables& config);
@@ -110,6 +114,11 @@ class stage_recovery {
   [[nodiscard]] result<point> recover(const error& why, std::uint64_t reached,
                                       const return_sources& sources);
 
+  /// Where the run continues after the stages could not read the checkpoint of its own, by `why`,
+  /// that `recover` or this has found last. They have been told to end then. Errors: as `recover`;
+  /// peer_lost, after which `recover` is to be called.
+  [[nodiscard]] result<point> pass_over(const error& why, const return_sources& sources);
+
  private:
   stage_recovery(node_group& group, joined_listening& doors, const optimizers::registry& known,
                  bool may_begin_anew);
@@ -118,6 +127,9 @@ class stage_recovery {
   [[nodiscard]] caf::strong_actor_ptr keeper_here();
   [[nodiscard]] result<std::vector<stage_loss>> mend();
   [[nodiscard]] return_core::effect begin_return(const error& why);
+  /// Does what the core asks for. `cause`: of the last loss.
+  [[nodiscard]] result<point> find_point(return_core::effect next, error cause,
+                                         const return_sources& sources);
   /// Errors: peer_lost, and others that end the run.
   [[nodiscard]] result<return_core::effect> perform(const return_core::effect& what,
                                                     const return_sources& sources);

@@ -1,6 +1,7 @@
 #include "cluster/training/pipeline/run.hpp"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -97,39 +98,115 @@ result<std::optional<engine::loss_scaler>> scaler_behind(pipeline_run& parts, st
   return found;
 }
 
-/// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
-/// had not been composed.
-result<start_point> recover(pipeline_run& parts, const error& why,
+using point_finder = std::function<result<stage_recovery::point>(const return_sources&)>;
+
+/// Reads where the run goes on. `stages`: as they were; none where they had not been composed.
+result<start_point> go_back(pipeline_run& parts, const point_finder& find,
                             std::optional<actors::pipeline>& stages, const start_point& before) {
-  const auto print = [&](const std::string& line) { parts.report->print(line); };
-  const auto begin = std::chrono::steady_clock::now();
-  way_back back(parts.run, parts.hosts.checkpointed, parts.checkpoints, parts.beginning,
-                [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
+  way_back back(parts.run, parts.checkpoints, parts.beginning, parts.hosts);
   const return_sources sources{[&] { return open_again(parts.disks, parts.hosts); },
                                [&] { return parts.checkpoints.own_steps(); },
                                [&](std::uint64_t step) { return back.read_checkpoint(step); },
                                [&] { return back.read_beginning(); },
                                [&] { return back.why_no_beginning(); }};
-  static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
-  auto found = parts.recovery->recover(why, parts.told.steps, sources);
+  auto found = find(sources);
   if (!found) return tl::unexpected(found.error());
-  ++parts.recovered.returns;
-  auto from = before;
-  if (found->at.from != return_core::source::versions) {
-    auto read = back.take(found->at.from);
-    if (!read) return read;
-    from = std::move(*read);
-    parts.checkpoints.went_back(from.steps_before);
-  } else {
+  if (found->at.from == return_core::source::versions) {
     const auto scaler = scaler_behind(parts, found->at.step, stages, before);
     if (!scaler) return tl::unexpected(scaler.error());
-    from = {
+    return start_point{
         .steps_before = found->at.step, .scaler = *scaler, .versions = std::move(found->versions)};
   }
+  auto read = back.take(found->at.from);
+  if (!read) return read;
+  if (found->at.from == return_core::source::anew) parts.beginning = *read;
+  parts.checkpoints.went_back(read->steps_before);
+  return read;
+}
+
+/// Waits for the checkpoint under way, whose stages are lost or told to end.
+void end_checkpoint(pipeline_run& parts) {
+  const auto print = [&](const std::string& line) { parts.report->print(line); };
+  static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
+}
+
+/// Replaces what was lost, and finds where the run goes on. `stages`: see go_back.
+result<start_point> recover(pipeline_run& parts, const error& why,
+                            std::optional<actors::pipeline>& stages, const start_point& before) {
+  const auto begin = std::chrono::steady_clock::now();
+  end_checkpoint(parts);
+  auto from = go_back(
+      parts,
+      [&](const return_sources& sources) {
+        return parts.recovery->recover(why, parts.told.steps, sources);
+      },
+      stages, before);
+  if (!from) return from;
+  ++parts.recovered.returns;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  print("the run goes on after step " + std::to_string(from.steps_before) + ", " +
-        format("%.1f s", took.count()) + " after the loss was known");
+  parts.report->print("the run goes on after step " + std::to_string(from->steps_before) + ", " +
+                      format("%.1f s", took.count()) + " after the loss was known");
   return from;
+}
+
+/// Whether the hosts are asked once more for a checkpoint on their disks, where another one may
+/// have a copy. Ends the stages that could not read it.
+result<bool> may_be_elsewhere(pipeline_run& parts, const start_point& from, const error& why) {
+  if (auto dropped = drop_stages_on(parts.ask, parts.group.hosts()); !dropped)
+    return tl::unexpected(dropped.error());
+  const auto step = from.steps_before;
+  if (!from.on_hosts || std::exchange(parts.asked_again, step) == step) return false;
+  log::warning(why.text + "; the hosts are asked for this checkpoint once more");
+  return true;
+}
+
+/// Where the run goes on when its stages could not read a checkpoint that it has written.
+result<start_point> pass_over_own(pipeline_run& parts, const error& why,
+                                  std::optional<actors::pipeline>& stages,
+                                  const start_point& from) {
+  const auto again = may_be_elsewhere(parts, from, why);
+  if (!again) return tl::unexpected(again.error());
+  if (*again) {
+    way_back back(parts.run, parts.checkpoints, parts.beginning, parts.hosts);
+    const auto read = back.read_checkpoint(from.steps_before);
+    if (!read) return tl::unexpected(read.error());
+    if (*read) return back.take(return_core::source::checkpoint);
+  } else {
+    warn_of_unread(from.steps_before, why);
+  }
+  parts.checkpoints.went_back(from.steps_before - 1);  // or it would be read again
+  return go_back(
+      parts, [&](const return_sources& sources) { return parts.recovery->pass_over(why, sources); },
+      stages, from);
+}
+
+/// Says where the run begins.
+void tell_start(pipeline_run& parts, const start_point& from) {
+  if (parts.config.restart > 0)
+    parts.report->restart({.restart = parts.config.restart, .after_step = from.steps_before});
+  parts.report->begin_behind(from.steps_before);
+}
+
+void tell_checkpoint(const start_point& from) {
+  if (from.steps_before > 0)
+    log::info("the run goes on from the checkpoint of step " + std::to_string(from.steps_before));
+}
+
+/// Where the run begins when its stages could not read the checkpoint that it was to begin from.
+result<start_point> begin_elsewhere(pipeline_run& parts, const error& why) {
+  const bool is_told = parts.told.steps > parts.beginning.steps_before;  // by this trainer
+  const auto again = may_be_elsewhere(parts, parts.beginning, why);
+  if (!again) return tl::unexpected(again.error());
+  auto found = search_beginning(parts.run, parts.hosts, *again ? std::nullopt : std::optional(why));
+  if (!found) return tl::unexpected(found.error());
+  parts.beginning = beginning_of(parts.run, std::move(*found));
+  parts.checkpoints.went_back(parts.run.steps_before);
+  tell_checkpoint(parts.beginning);
+  if (is_told) return parts.beginning;
+  parts.told.steps = parts.run.steps_before;
+  parts.told.evaluated = parts.run.evaluated;
+  tell_start(parts, parts.beginning);
+  return parts.beginning;
 }
 
 /// Whether a run that has lost stages ends, since this trainer has stood still until all had left
@@ -146,18 +223,38 @@ bool gives_way_to_another(pipeline_run& parts) {
   return true;
 }
 
+/// Where the run goes on after a failure, if that does not end it. `is_unread`: its stages could
+/// not read the checkpoint in `from`, where they were to begin.
+result<start_point> next_start(pipeline_run& parts, const error& why, bool is_unread,
+                               std::optional<actors::pipeline>& stages, const start_point& from) {
+  auto cause = why;
+  if (is_unread) {
+    auto other =
+        from.is_own ? pass_over_own(parts, why, stages, from) : begin_elsewhere(parts, why);
+    if (other || other.error().code != errc::peer_lost) return other;
+    cause = other.error();
+  }
+  const bool is_loss = parts.recovery && cause.code == errc::peer_lost;
+  if (is_loss && !gives_way_to_another(parts)) return recover(parts, cause, stages, from);
+  end_checkpoint(parts);
+  return tl::unexpected(cause);
+}
+
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
-/// when stages are lost and that does not end the run.
+/// when stages are lost, or cannot read where they begin, and that does not end the run.
 result<void> train_to_end(pipeline_run& parts, start_point from) {
   std::optional<actors::pipeline> stages;
   bool verified = false;  // before that the stages are as the run begins, lost or not
+  bool is_unread = false;
   const auto attempt = [&]() -> result<void> {
     auto made = compose(parts, from);
     if (!made) return tl::unexpected(made.error());
     stages.emplace(std::move(*made));
     for (const auto* line : {&stages->sum_line(), &stages->edge_line()})
       if (!line->empty()) parts.report->print(*line);
-    return load(*stages, parts.run, parts.ask, from)
+    const auto loaded = load(*stages, parts.run, parts.ask, from);
+    is_unread = !loaded && is_of_checkpoint(from, loaded.error());
+    return loaded
         .and_then([&] {
           return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();
         })
@@ -172,22 +269,16 @@ result<void> train_to_end(pipeline_run& parts, start_point from) {
         .and_then([&] { return train_steps(parts, *stages, from); });
   };
   for (;;) {
+    is_unread = false;
     const auto done = attempt();
     if (done) return end_complete(parts, *stages);
-    const bool is_loss = parts.recovery && done.error().code == errc::peer_lost;
-    if (!is_loss || gives_way_to_another(parts)) {
-      const auto print = [&](const std::string& line) { parts.report->print(line); };
-      static_cast<void>(parts.checkpoints.last_step(actors::usual_deadlines.checkpoint, print));
+    auto next = next_start(parts, done.error(), is_unread, stages, from);
+    if (!next) {
       tell_end(parts);
-      return done;
-    }
-    auto found = recover(parts, done.error(), stages, from);
-    if (!found) {
-      tell_end(parts);
-      return tl::unexpected(found.error());
+      return tl::unexpected(next.error());
     }
     stages.reset();
-    from = std::move(*found);
+    from = std::move(*next);
   }
 }
 
@@ -256,10 +347,8 @@ result<start_point> first_start(pipeline_run& parts) {
               ", from versions that were kept in memory");
     return std::move(**left);
   }
-  const auto& from = parts.beginning;
-  if (from.steps_before > 0)
-    log::info("the run goes on from the checkpoint of step " + std::to_string(from.steps_before));
-  return from;
+  tell_checkpoint(parts.beginning);
+  return parts.beginning;
 }
 
 /// Says how a run that fails can be continued.
@@ -267,9 +356,7 @@ result<void> train_from_start(pipeline_run& parts) {
   const auto& config = parts.config;
   const auto from = first_start(parts);
   if (!from) return tl::unexpected(from.error());
-  if (config.restart > 0)
-    parts.report->restart({.restart = config.restart, .after_step = from->steps_before});
-  parts.report->begin_behind(from->steps_before);
+  tell_start(parts, *from);
   auto done = train_to_end(parts, *from);
   if (!done)
     tell_way_on(config.checkpoint, config.train, config.command, parts.checkpoints.last_step(),

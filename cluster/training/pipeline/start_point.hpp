@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,14 +25,15 @@ struct start_point {
   std::vector<actors::version_place> versions = {};  // of the stages in turn
   std::optional<checkpoint> file = {};
   std::optional<found_slices> on_hosts = {};
+  bool is_own = false;  // a checkpoint that the run itself has written
 };
 
 /// Where the run begins. `on_hosts`: see find_beginning_on_hosts.
 [[nodiscard]] start_point beginning_of(const prepared_run& run,
                                        std::optional<found_slices> on_hosts);
 
-/// Looks for the files of a checkpoint on the hosts' disks.
-using slice_finder = std::function<result<found_slices>(const whole_checkpoint&)>;
+/// Warns that a checkpoint of the run itself is passed over.
+void warn_of_unread(std::uint64_t step, const error& why);
 
 /// What a run reads when no version of some stage is left, in the order that return_core gives: its
 /// own checkpoints, then what it started from. Warns of what it passes over, and of where the run
@@ -41,14 +41,11 @@ using slice_finder = std::function<result<found_slices>(const whole_checkpoint&)
 class way_back {
  public:
   /// All outlive it. If the checkpoint that the run started from (`beginning`) is gone from its
-  /// hosts, nothing is left to go back to; with --resume auto `run` then starts from the beginning.
-  way_back(prepared_run& run, const checkpointed_run& of, const checkpoint_keeper& checkpoints,
-           const start_point& beginning, slice_finder find)
-      : run_(run),
-        of_(of),
-        checkpoints_(checkpoints),
-        beginning_(beginning),
-        find_(std::move(find)) {}
+  /// hosts, nothing is left to go back to; with --resume auto `run` then goes on from an older one,
+  /// or starts from the beginning.
+  way_back(prepared_run& run, const checkpoint_keeper& checkpoints, const start_point& beginning,
+           const disk_access& by)
+      : run_(run), checkpoints_(checkpoints), beginning_(beginning), by_(by) {}
 
   [[nodiscard]] static bool may_begin_anew(const checkpoint_config& kept) {
     return kept.resume == "auto";
@@ -60,21 +57,25 @@ class way_back {
   /// What was wrong with the beginning.
   [[nodiscard]] const std::string& why_no_beginning() const { return why_; }
 
-  /// What was read last; of source::anew, what the run begins with if it reads nothing. Errors:
-  /// those of files that the run begins with.
+  /// What was read last; of source::anew, what the run begins with instead of its beginning.
+  /// Errors: those of search_beginning.
   [[nodiscard]] result<start_point> take(return_core::source from);
 
  private:
   prepared_run& run_;
-  const checkpointed_run& of_;
   const checkpoint_keeper& checkpoints_;
   const start_point& beginning_;
-  slice_finder find_;
+  const disk_access& by_;
   start_point read_;
   std::string why_;
 };
 
-/// Gives the stages what they begin with. Errors: bad_data, io_failed, stale, peer_lost.
+/// Whether `load` has failed by this since the files of a checkpoint are not what they were when
+/// they were checked, or cannot be read any more.
+[[nodiscard]] bool is_of_checkpoint(const start_point& from, const error& why);
+
+/// Gives the stages what they begin with. Errors: bad_config for what does not fit the model;
+/// bad_data, io_failed, stale, peer_lost.
 [[nodiscard]] result<void> load(actors::pipeline& stages, const prepared_run& run,
                                 actors::requester& ask, const start_point& from);
 

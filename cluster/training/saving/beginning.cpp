@@ -157,6 +157,10 @@ result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run
   return found;
 }
 
+error offering_older(error why, const std::string& resume) {
+  return offering_older(std::move(why), folder_named(resume), false);
+}
+
 bool resumes_newest_of_hosts(const checkpoint_config& kept) {
   const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
   return kept.storage == checkpoint_storage::local && is_asked;

@@ -53,6 +53,10 @@ struct checkpointed_run {
 /// check_settings.
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const checkpointed_run& run);
 
+/// For a checkpoint that --resume names by its folder or manifest, and that cannot be read: why,
+/// and which older one beside it is whole.
+[[nodiscard]] error offering_older(error why, const std::string& resume);
+
 /// What a run with --resume starts from.
 struct run_beginning {
   std::optional<whole_checkpoint> from;  ///< None: the run starts from the beginning.

@@ -70,11 +70,15 @@ inline std::function<void(pid_t, std::string_view)> at_checkpoint(const std::str
 
 #ifdef TROUPE_UNREADABLE_FILE
 /// The words of /usr/bin/env for a run whose disk cannot read the file of which `name` is another
-/// name, from when that is there (unreadable.cpp).
-static inline words with_unreadable(const std::string& name, const words& run) {
-  return words{"LD_PRELOAD=" TROUPE_UNREADABLE_FILE, "TROUPE_UNREADABLE=" + name, TROUPE_PROGRAM} +
-         run;
+/// name, from when that is there, and where `more` says (unreadable.cpp).
+static inline words with_unreadable(const std::string& name, const words& run,
+                                    const words& more = {}) {
+  return words{"LD_PRELOAD=" TROUPE_UNREADABLE_FILE, "TROUPE_UNREADABLE=" + name} + more +
+         words{TROUPE_PROGRAM} + run;
 }
+
+/// For stages alone: the trainer, which checks the file before, can read it.
+static inline const words to_stages{"TROUPE_UNREADABLE_IN=--node-name"};
 #endif
 
 /// The evaluations that a run's JSON lines tell.

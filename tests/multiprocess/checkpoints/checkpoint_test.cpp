@@ -21,6 +21,7 @@
 #include "tests/grey_image.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
@@ -290,6 +291,96 @@ TEST_CASE(
                              ContainsSubstring("; this checkpoint is passed over") &&
                              ContainsSubstring("goes on from the checkpoint of step 4"));
   check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), folder / "resumed");
+}
+
+namespace {
+
+/// A run that was killed behind its checkpoints of steps 4 and 8.
+struct killed_behind_8 {
+  scratch_folder folder;
+  fs::path checkpoints = folder / "checkpoints", newest = checkpoints / "step-000008";
+  words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+
+  killed_behind_8() {
+    REQUIRE(run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL)).signal == SIGKILL);
+  }
+
+  /// Where a file of the newest one cannot be read; `how`: see with_unreadable.
+  [[nodiscard]] program_outcome resume(const std::string& name, const words& from,
+                                       const words& how) const {
+    const auto bad = folder / "bad";
+    fs::remove(bad);
+    fs::create_hard_link(newest / name, bad);
+    return run_other("/usr/bin/env", with_unreadable(bad, two_stages(with(kept, from)), how));
+  }
+
+  [[nodiscard]] std::string unread(const std::string& name) const {
+    return (newest / name).string() + " cannot be read: Input/output error";
+  }
+};
+
+const std::string some_weights = "weights.stage-1.safetensors";
+/// The trainer compares the checksums, and then looks for NaN.
+const words after_the_check{"TROUPE_UNREADABLE_AFTER=1"};
+
+}  // namespace
+
+TEST_CASE(
+    "A checkpoint that a stage alone cannot read is refused by its file, and an older one offered",
+    "[untimed]") {
+  const killed_behind_8 run;
+  const auto refused = [&](const std::string& from, const words& how, const std::string& offer) {
+    const auto outcome = run.resume(some_weights, {"--resume", from}, how);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(run.unread(some_weights)) && EndsWith(offer));
+  };
+  const std::string by_step = "; the one of step 4 is whole: --resume 4";
+  for (const std::string from : {"latest", "8"}) {
+    refused(from, to_stages, by_step);
+    refused(from, after_the_check, by_step);
+  }
+  refused(run.newest.string(), to_stages,
+          "; an older one is whole: --resume " + (run.checkpoints / "step-000004").string());
+}
+
+TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is passed over",
+          "[untimed]") {
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const killed_behind_8 run;
+  const auto& folder = run.folder;
+  fs::copy(run.checkpoints, folder / "copy", fs::copy_options::recursive);
+  const auto passed = [&](const std::string& name, const words& how, const std::string& why) {
+    fs::remove_all(run.checkpoints);
+    fs::copy(folder / "copy", run.checkpoints, fs::copy_options::recursive);
+    fs::remove(folder / "json");
+    const auto outcome = run.resume(
+        name, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, how);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring(why) &&
+                                ContainsSubstring("; this checkpoint is passed over") &&
+                                ContainsSubstring("goes on from the checkpoint of step 4"));
+    CHECK(steps_in(folder / "json") == std::vector<int>{5, 6, 7, 8, 9, 10, 11, 12});
+    check_same_weights(calm.weights(), folder / "resumed");
+  };
+  const std::string state = "state.stage-0.safetensors";
+  passed(some_weights, to_stages, run.unread(some_weights));
+  passed(state, to_stages, run.unread(state));
+  passed(some_weights, after_the_check, run.unread(some_weights));
+  passed(some_weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
+         (run.newest / some_weights).string() + " was changed while it was to be read");
+}
+
+TEST_CASE("With --resume auto a run begins anew where a stage cannot read its only checkpoint",
+          "[untimed]") {
+  const killed_behind_8 run;
+  fs::remove_all(run.checkpoints / "step-000004");
+  const auto fresh =
+      run.resume(some_weights, {"--resume", "auto", "--save", run.folder / "anew"}, to_stages);
+  REQUIRE(fresh.code == 0);
+  CHECK_THAT(fresh.err,
+             ContainsSubstring(run.unread(some_weights)) &&
+                 ContainsSubstring(" has no whole checkpoint: the run starts from the beginning"));
+  check_same_weights(calm_run(TROUPE_PROGRAM, two_stages({})).weights(), run.folder / "anew");
 }
 
 TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {

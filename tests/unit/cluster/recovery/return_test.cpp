@@ -75,6 +75,17 @@ TEST_CASE("without a checkpoint the run goes back to its beginning, or starts ov
   }
 }
 
+TEST_CASE(
+    "a checkpoint that stages cannot read after all is passed over as one that cannot be read") {
+  auto run = without_versions();
+  CHECK(run.own_checkpoints({8, 4}) == effect(core::read_checkpoint{8}));
+  CHECK(run.was_read(true) == effect(core::go_on{core::source::checkpoint, 8}));
+  CHECK(run.was_read(false) == effect(core::read_checkpoint{4}));
+  CHECK(run.was_read(true) == effect(core::go_on{core::source::checkpoint, 4}));
+  CHECK(run.was_read(false) == effect(core::read_beginning{}));
+  CHECK(run.was_read(true) == effect(core::go_on{core::source::beginning, 0}));
+}
+
 TEST_CASE("a loss during a return begins it again, and forgets what was found") {
   auto run = listing({1});
   CHECK(run.listed({{5}, {5}, {5}}) == effect(core::replace_lost{{1}}));

@@ -153,6 +153,26 @@ TEST_CASE("a file that is cut while it is open, or holds a wrong BOOL, is an err
   CHECK_FALSE(tensor_reader::open(folder / "none"));
 }
 
+TEST_CASE("a file that somebody writes to while it is open is told from one that was replaced") {
+  const scratch_folder folder;
+  const auto file = folder / "x";
+  REQUIRE(save_safetensors(file, {{"x", at::zeros({4})}}));
+  const auto reader = tensor_reader::open(file).value();
+  CHECK(check_unchanged({reader}));
+  REQUIRE(save_safetensors(file, {{"x", at::ones({4})}}));
+  CHECK(check_unchanged({reader}));
+  const auto other = tensor_reader::open(file).value();
+  const auto time = std::filesystem::last_write_time(file);
+  std::filesystem::last_write_time(file, time + std::chrono::nanoseconds(1));
+  CHECK(error_of(check_unchanged({reader, other}), errc::bad_data).text ==
+        file.string() + " was changed while it was to be read");
+  std::filesystem::last_write_time(file, time);
+  CHECK(check_unchanged({other}));
+  std::filesystem::resize_file(file, 8);
+  std::filesystem::last_write_time(file, time);
+  CHECK_FALSE(check_unchanged({other}));
+}
+
 TEST_CASE("a file that is cut and written again while it is opened never ends the process") {
   const scratch_folder folder;
   const auto file = folder / "x";
@@ -204,7 +224,7 @@ TEST_CASE("a model takes its tensors out of a file, and says what it lacks") {
   CHECK(at::equal(own[1].tensor, at::full({2}, 6.F)));
   REQUIRE(save_safetensors(folder / "y", {{"fc.weight", at::ones({3, 3})}}));
   const auto wrong = tensor_reader::open(folder / "y").value();
-  CHECK_THAT(load_weights({wrong}, own, {}).error().text,
+  CHECK_THAT(error_of(load_weights({wrong}, own, {}), errc::bad_config).text,
              ContainsSubstring("'fc.weight' has shape [3, 3]"));
   CHECK_THAT(load_weights({wrong}, own, {"fc.weight"}).error().text,
              ContainsSubstring("'fc.bias' of the model is missing"));
