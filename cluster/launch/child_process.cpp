@@ -282,7 +282,8 @@ void child_process::signal(int number) const noexcept {
 }
 
 void child_process::signal_group(int number) const noexcept {
-  if (pid_ > 0) ::kill(-pid_, number);
+  // One that has yet to begin, or has left its group, is alone.
+  if (pid_ > 0 && ::kill(-pid_, number) != 0) signal(number);
 }
 
 void child_process::kill_group() const noexcept {

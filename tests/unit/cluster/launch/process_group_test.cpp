@@ -63,6 +63,13 @@ TEST_CASE_METHOD(watched_group, "a child killed by a signal is reported with the
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
+TEST_CASE_METHOD(watched_group, "a child that is not in the group that it began is killed too") {
+  REQUIRE(group.start(helper("c", "stray")));
+  reports.await("out c: pid ");
+  group.kill("c");
+  CHECK(reports.await("exit") == "exit c was killed by signal 9 (SIGKILL)");
+}
+
 TEST_CASE_METHOD(watched_group, "one child can be killed by its name, and the others go on") {
   for (const char* name : {"stage-0", "stage-1", "stage-10"})
     REQUIRE(group.start(shell(name, "exec sleep 1000")));
