@@ -465,6 +465,30 @@ TEST_CASE("exit codes are seen even if we were started with SIGCHLD ignored") {
   CHECK(reports.all() == reports_list{"exit c exited with code 3"});
 }
 
+TEST_CASE("a child that is continued and stopped again at once is seen to run between") {
+  auto child = child_process::start(shell("c", "exec sleep 1000"));
+  REQUIRE(child);
+  const pid_t pid = child->pid();
+  const auto stop = [pid] {
+    ::kill(pid, SIGSTOP);
+    siginfo_t how{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &how, WSTOPPED | WNOWAIT) == 0);
+  };
+  CHECK_FALSE(child->is_stopped());
+  stop();
+  CHECK(child->is_stopped());
+  CHECK(child->is_stopped());
+  ::kill(pid, SIGCONT);
+  stop();
+  CHECK_FALSE(child->is_stopped());
+  CHECK(child->is_stopped());
+  child_process moved = std::move(*child);
+  CHECK(moved.is_stopped());
+  ::kill(pid, SIGCONT);
+  CHECK_FALSE(moved.is_stopped());
+  CHECK_FALSE(moved.is_stopped());
+}
+
 TEST_CASE("a child process is killed and reaped by its owner's end") {
   pid_t pid = 0;
   {
