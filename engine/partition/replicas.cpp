@@ -10,7 +10,7 @@
 namespace troupe::engine {
 namespace {
 
-constexpr double mebi = 1 << 20;
+constexpr double mebibyte = 1 << 20;
 
 /// At which a replica's gradients are summed where stages pass tensors by reference.
 constexpr double addition_bytes_per_s = 5e9;
@@ -97,7 +97,7 @@ std::vector<std::string> compare(const replica_prediction& replicas, const predi
       format("%u replicas of one stage instead: %.3f s a step, %.1f ms of it to sum gradients, %u "
              "micro-batches; memory %.0f MiB each, or %.0f MiB of a GPU",
              replicas.replicas, replicas.step_s, 1e3 * replicas.sum_s, replicas.microbatches,
-             replicas.memory.on_cpu / mebi, replicas.memory.on_device / mebi),
+             replicas.memory.on_cpu / mebibyte, replicas.memory.on_device / mebibyte),
       format(wins ? "the replicas win: the pipeline's step takes %.1f%% longer"
                   : "the pipeline wins: the replicas' step takes %.1f%% longer",
              100 * (gain - 1))};
@@ -105,7 +105,7 @@ std::vector<std::string> compare(const replica_prediction& replicas, const predi
   const double capped = how.on_devices ? memory.on_device : memory.on_cpu;
   if (how.memory_cap_bytes > 0 && capped > how.memory_cap_bytes)
     lines.back() +=
-        format("; but a replica does not keep within %.0f MiB", how.memory_cap_bytes / mebi);
+        format("; but a replica does not keep within %.0f MiB", how.memory_cap_bytes / mebibyte);
   lines.push_back(format("to train on replicas: --replicas %u --stages 1 --micro-batches %u",
                          replicas.replicas, replicas.microbatches));
   return lines;

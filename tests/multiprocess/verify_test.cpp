@@ -37,7 +37,7 @@ words of_small_network(words run) {
   return run;
 }
 
-std::size_t count(const std::string& text, const std::string& word) {
+std::size_t times_in(const std::string& text, const std::string& word) {
   std::size_t found = 0;
   for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++found;
   return found;
@@ -76,8 +76,8 @@ TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothin
   for (const auto& way :
        {words{"--link", "shm"}, words{"--link", "tcp", "--recompute", "layer2"}}) {
     const auto [verified, same] = train(way + words{"--verify"}, "verified");
-    CHECK(count(verified.err, "  pass  gradient of ") == 32);
-    CHECK(count(verified.err, "  pass  buffer ") == 30);
+    CHECK(times_in(verified.err, "  pass  gradient of ") == 32);
+    CHECK(times_in(verified.err, "  pass  buffer ") == 30);
     CHECK_THAT(verified.err,
                ContainsSubstring("the loss: passed") && ContainsSubstring("every bit"));
     REQUIRE(same.size() == weights.size());
@@ -277,7 +277,7 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
     CHECK(one[i].tensor.equal(two[i].tensor));  // weights and running statistics
   }
   const auto [more, three] = weights({"--steps", "3"});
-  CHECK(count(more, "skipped") == 1);
+  CHECK(times_in(more, "skipped") == 1);
   CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
 }
 
@@ -312,11 +312,11 @@ TEST_CASE("An update of which one step is left out changes no weight", "[untimed
     return std::pair(outcome.err, engine::load_safetensors(folder / "w").value());
   };
   const auto [quiet, one] = train({"--steps", "2"});
-  CHECK(count(quiet, "skipped") == 0);
+  CHECK(times_in(quiet, "skipped") == 0);
   const auto [told, same] = train({"--steps", "4"});  // the fourth was good, and is left out too
-  CHECK(count(told, "skipped") == 1);
+  CHECK(times_in(told, "skipped") == 1);
   const auto [twice, still] = train({"--steps", "6"});
-  CHECK(count(twice, "skipped") == 2);
+  CHECK(times_in(twice, "skipped") == 2);
   const auto is_trained = [](const engine::named_tensor& each) {
     return each.name.find("running_") == std::string::npos &&
            each.name.find("num_batches") == std::string::npos;

@@ -15,7 +15,7 @@ constexpr int warm_up = 5;
 constexpr int least_trips = 5;
 constexpr int most_trips = 2000;
 constexpr std::size_t tried_bytes = std::size_t{64} << 10;
-constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::size_t push_bytes = std::size_t{1} << 20;
 constexpr int most_blocks = 512;
 
 double seconds_since(clock::time_point begin) {
@@ -43,10 +43,10 @@ result<double> round_trip_us(channel& by) {
 result<double> megabytes_per_second(channel& by) {
   for (int count = 1;;) {
     const auto begin = clock::now();
-    if (auto sent = by.push(block_bytes, count); !sent) return tl::unexpected(sent.error());
+    if (auto sent = by.push(push_bytes, count); !sent) return tl::unexpected(sent.error());
     const double seconds = std::max(seconds_since(begin), 1e-9);
     if (seconds >= rate_seconds || count >= most_blocks)
-      return static_cast<double>(block_bytes) * count / seconds / 1e6;
+      return static_cast<double>(push_bytes) * count / seconds / 1e6;
     const double wanted =
         seconds < noticeable_seconds ? 4.0 * count : 1.2 * count * rate_seconds / seconds + 1;
     count = static_cast<int>(std::min<double>(wanted, most_blocks));

@@ -34,7 +34,7 @@ namespace troupe::cluster {
 namespace {
 
 /// Of weights and state that pass through the trainer, in one message.
-constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
+constexpr std::uint64_t piece_bytes = std::uint64_t{8} << 20;
 
 engine::sum_wish sums_wished(const pipeline_config& pipeline, const link_config& link) {
   return {.fast = pipeline.reduce == reduce_order::fast,
@@ -64,7 +64,7 @@ result<actors::pipeline> compose(pipeline_run& parts, const start_point& from) {
           .scaler = from.scaler,
           .steps_before = from.steps_before,
           .clip_norm = config.optimizer.clip_norm,
-          .pieces = {.bytes = bytes_at_once},
+          .pieces = {.bytes = piece_bytes},
           .data = run.distant ? run.distant->reader() : actors::data_actor(),
           .replicas = config.pipeline.replicas,
           .logical_replicas = logical_replicas_of(config.pipeline, config.train),

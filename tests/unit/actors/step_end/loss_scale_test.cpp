@@ -32,7 +32,7 @@ using engine::loss_scaler;
 
 namespace {
 
-constexpr std::uint32_t microbatches = 2;
+constexpr std::uint32_t parts_of_step = 2;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// How many backwards from now on overflow, as if by their scale.
@@ -84,7 +84,7 @@ engine::batch batch_of(int step) {
 
 using weights = std::vector<engine::named_tensor>;
 
-bool same(const weights& left, const weights& right) {
+bool same_weights(const weights& left, const weights& right) {
   REQUIRE(left.size() == right.size());
   for (std::size_t i = 0; i < left.size(); ++i)
     if (left[i].name != right[i].name || !at::equal(left[i].tensor, right[i].tensor)) return false;
@@ -92,20 +92,20 @@ bool same(const weights& left, const weights& right) {
 }
 
 /// A pipeline of stages in this process.
-struct company {
-  explicit company(const actors::pipeline_options& options,
-                   const std::vector<std::size_t>& cuts = {2},
-                   const actors::stage_blueprint& like = {.optimizer = "adamw"})
+struct scaling_company {
+  explicit scaling_company(const actors::pipeline_options& options,
+                           const std::vector<std::size_t>& cuts = {2},
+                           const actors::stage_blueprint& like = {.optimizer = "adamw"})
       : stages(
             actors::local_stages::spawn(system, layers(spoils), cuts, like, optimizers::built_in())
                 .value()),
         pipeline(actors::pipeline::compose(system, stages.handles(), "1f1b", options).value()) {}
 
   result<actors::step_outcome> step(int batch) {
-    return pipeline.train(batch_of(batch), microbatches, 0.05);
+    return pipeline.train(batch_of(batch), parts_of_step, 0.05);
   }
   weights trained() { return pipeline.read_weights().value(); }
-  void spoil(int steps) { *spoils = steps * static_cast<int>(microbatches); }
+  void spoil(int steps) { *spoils = steps * static_cast<int>(parts_of_step); }
 
   spoiler spoils = std::make_shared<std::atomic<int>>(0);
   actors::system_config config;
@@ -124,29 +124,29 @@ TEST_CASE("A power of two as the loss scale gives the bits of none, wherever the
   const bool clips = GENERATE(false, true);
   if (clips) like.rules = {.clip_value = 0.1, .accumulate = 2};
   const auto train = [&](double scale) {
-    company with({.loss_scale = scale, .clip_norm = clips ? 0.05 : 0}, cuts, like);
+    scaling_company with({.loss_scale = scale, .clip_norm = clips ? 0.05 : 0}, cuts, like);
     for (int batch = 1; batch <= 4; ++batch) {
       CHECK(with.step(batch).value().loss_scale == scale);
     }
     return with.trained();
   };
   const auto plain = train(1);
-  CHECK(same(train(1024), plain));
-  CHECK(same(train(65536), plain));
-  CHECK_FALSE(same(train(1000), plain));  // each gradient is rounded once more
+  CHECK(same_weights(train(1024), plain));
+  CHECK(same_weights(train(65536), plain));
+  CHECK_FALSE(same_weights(train(1000), plain));  // each gradient is rounded once more
 }
 
 TEST_CASE("An overflow on one stage has all leave the step out, and the scale falls and rises") {
   const auto cuts = GENERATE(std::vector<std::size_t>{2}, std::vector<std::size_t>{1, 4});
-  company scaled({.scaler = loss_scaler{.scale = 8, .interval = 2}}, cuts);
-  company plain({}, cuts);
+  scaling_company scaled({.scaler = loss_scaler{.scale = 8, .interval = 2}}, cuts);
+  scaling_company plain({}, cuts);
   const auto good = [&](int batch, double scale) {
     const auto outcome = scaled.step(batch);
     REQUIRE(outcome);
     CHECK(outcome->skipped.empty());
     CHECK(outcome->loss_scale == scale);
     REQUIRE(plain.step(batch));
-    CHECK(same(scaled.trained(), plain.trained()));
+    CHECK(same_weights(scaled.trained(), plain.trained()));
   };
   good(1, 8);
   scaled.spoil(1);
@@ -155,21 +155,21 @@ TEST_CASE("An overflow on one stage has all leave the step out, and the scale fa
   CHECK(bad->loss_scale == 8);
   CHECK_THAT(bad->skipped, ContainsSubstring("step 2 on stage-0: the gradient of one.weight") &&
                                ContainsSubstring("at loss scale 8; the loss scale falls to 4"));
-  CHECK(same(scaled.trained(), plain.trained()));
+  CHECK(same_weights(scaled.trained(), plain.trained()));
   good(3, 4);
   good(4, 4);
   good(5, 8);
 }
 
 TEST_CASE("A step that was ordered before the overflow runs with the scale after it") {
-  company scaled({.scaler = loss_scaler{.scale = 8}});
+  scaling_company scaled({.scaler = loss_scaler{.scale = 8}});
   scaled.spoil(1);
   for (int batch = 1; batch <= 2; ++batch) {
     const auto key = scaled.pipeline.next_step();
-    actors::step_order order{.microbatches = microbatches, .samples = 6, .learning_rate = 0.05};
+    actors::step_order order{.microbatches = parts_of_step, .samples = 6, .learning_rate = 0.05};
     REQUIRE(scaled.pipeline.begin(key, order));
-    CHECK(actors::feed(batch_of(batch), key, microbatches, scaled.pipeline.feeders()) ==
-          microbatches);
+    CHECK(actors::feed(batch_of(batch), key, parts_of_step, scaled.pipeline.feeders()) ==
+          parts_of_step);
   }
   const auto first = scaled.pipeline.finish();
   const auto second = scaled.pipeline.finish();
@@ -183,7 +183,7 @@ TEST_CASE("A step that was ordered before the overflow runs with the scale after
 
 TEST_CASE("Gradients that stay infinite end the run once the scale can fall no more") {
   const bool skip = GENERATE(false, true);
-  company scaled({.skip_bad_steps = skip, .scaler = loss_scaler{.scale = 4}});
+  scaling_company scaled({.skip_bad_steps = skip, .scaler = loss_scaler{.scale = 4}});
   const auto before = scaled.trained();
   scaled.spoil(100);
   for (const double scale : {4, 2}) {
@@ -192,7 +192,7 @@ TEST_CASE("Gradients that stay infinite end the run once the scale can fall no m
     CHECK(outcome->loss_scale == scale);
     CHECK_FALSE(outcome->skipped.empty());
   }
-  CHECK(same(scaled.trained(), before));
+  CHECK(same_weights(scaled.trained(), before));
   const auto last = scaled.step(1);
   REQUIRE(last.has_value() == skip);
   CHECK_THAT(skip ? last->skipped : last.error().text,
@@ -203,22 +203,22 @@ TEST_CASE("Gradients that stay infinite end the run once the scale can fall no m
 TEST_CASE("A loss that is not finite is nothing that a lower scale would heal") {
   auto batch = batch_of(1);
   batch.inputs.fill_(infinity);
-  company stopping({.scaler = loss_scaler{}});
-  CHECK_THAT(error_of(stopping.pipeline.train(batch, microbatches, 0.05)).text,
+  scaling_company stopping({.scaler = loss_scaler{}});
+  CHECK_THAT(error_of(stopping.pipeline.train(batch, parts_of_step, 0.05)).text,
              ContainsSubstring("step 1 on stage-1: the loss of micro-batch 0 is NaN") &&
                  ContainsSubstring("--on-nan skip"));
-  company skipping({.skip_bad_steps = true, .scaler = loss_scaler{}});
-  CHECK_FALSE(skipping.pipeline.train(batch, microbatches, 0.05)->skipped.empty());
+  scaling_company skipping({.skip_bad_steps = true, .scaler = loss_scaler{}});
+  CHECK_FALSE(skipping.pipeline.train(batch, parts_of_step, 0.05)->skipped.empty());
   CHECK(skipping.step(2)->loss_scale == loss_scaler().scale);
 }
 
 TEST_CASE("A fixed scale that overflows is an error that names it, or is left out") {
-  company stopping({.loss_scale = 1024});
+  scaling_company stopping({.loss_scale = 1024});
   stopping.spoil(1);
   CHECK_THAT(error_of(stopping.step(1)).text,
              ContainsSubstring("stage-0: step 1: the gradient of one.weight") &&
                  ContainsSubstring("at loss scale 1024"));
-  company skipping({.skip_bad_steps = true, .loss_scale = 1024});
+  scaling_company skipping({.skip_bad_steps = true, .loss_scale = 1024});
   skipping.spoil(1);
   CHECK_FALSE(skipping.step(1)->skipped.empty());
   CHECK(skipping.step(2)->loss_scale == 1024);
@@ -226,21 +226,21 @@ TEST_CASE("A fixed scale that overflows is an error that names it, or is left ou
 
 TEST_CASE("A scaler goes on from saved state, to the bit") {
   const loss_scaler rules{.scale = 8, .interval = 3};
-  const auto run = [](company& with, int from, int to, std::vector<double>& scales) {
+  const auto run = [](scaling_company& with, int from, int to, std::vector<double>& scales) {
     for (int batch = from; batch <= to; ++batch) {
       if (batch == 2) with.spoil(1);
       scales.push_back(with.step(batch).value().loss_scale);
     }
   };
   std::vector<double> straight, parted;
-  company whole({.scaler = rules});
+  scaling_company whole({.scaler = rules});
   run(whole, 1, 8, straight);
 
-  company half({.scaler = rules});
+  scaling_company half({.scaler = rules});
   run(half, 1, 4, parted);
   const auto kept = half.pipeline.read_state().value();
   REQUIRE(kept.back().name == engine::scaler_name);
-  company rest({.scaler = engine::from_tensor(kept.back().tensor, rules).value()});
+  scaling_company rest({.scaler = engine::from_tensor(kept.back().tensor, rules).value()});
   const auto trained = half.trained();
   REQUIRE(rest.pipeline.load_weights(0, {trained.begin(), trained.begin() + 2}));
   REQUIRE(rest.pipeline.load_weights(1, {trained.begin() + 2, trained.end()}));
@@ -254,11 +254,11 @@ TEST_CASE("A scaler goes on from saved state, to the bit") {
   run(rest, 5, 8, parted);
   CHECK(straight == std::vector<double>{8, 8, 4, 4, 4, 8, 8, 8});
   CHECK(parted == straight);
-  CHECK(same(rest.trained(), whole.trained()));
+  CHECK(same_weights(rest.trained(), whole.trained()));
 }
 
 TEST_CASE("A pipeline refuses a loss scale that is none") {
-  company with({});
+  scaling_company with({});
   for (const double scale : {0.0, -1.0, infinity}) {
     const auto refused = actors::pipeline::compose(with.system, with.stages.handles(), "1f1b",
                                                    actors::pipeline_options{.loss_scale = scale});

@@ -15,7 +15,7 @@ namespace {
 using namespace troupe::engine;
 using Catch::Matchers::ContainsSubstring;
 
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 
 step_result step() {
   return {.loss = 2,
@@ -74,11 +74,11 @@ TEST_CASE("Loss, buffers, shapes and missing tensors are compared too") {
 
 TEST_CASE("What is not a number never passes") {
   auto other = step();
-  other.gradients[0].tensor = at::full({3}, not_a_number);
+  other.gradients[0].tensor = at::full({3}, no_number);
   CHECK_FALSE(compare(other, step(), 1).passed());
   CHECK_FALSE(compare(other, other, 1).passed());
   other = step();
-  other.loss = not_a_number;
+  other.loss = no_number;
   CHECK_FALSE(compare(other, other, 1).passed());
 }
 
@@ -87,11 +87,10 @@ TEST_CASE("The first gradient that is not finite is named") {
   const auto largest = std::numeric_limits<float>::max();
   CHECK(first_not_finite(parameters, {at::ones({2}), std::nullopt, at::ones({2})}).empty());
   CHECK(first_not_finite(parameters, {at::full({9}, largest), std::nullopt, std::nullopt}).empty());
-  CHECK(first_not_finite(parameters, {at::ones({2}), std::nullopt, at::full({1}, not_a_number)}) ==
+  CHECK(first_not_finite(parameters, {at::ones({2}), std::nullopt, at::full({1}, no_number)}) ==
         "the gradient of c has a NaN");
-  CHECK(first_not_finite(parameters, {std::nullopt, at::full({2}, not_a_number).log(),
-                                      at::full({1}, not_a_number)}) ==
-        "the gradient of b has a NaN");
+  CHECK(first_not_finite(parameters, {std::nullopt, at::full({2}, no_number).log(),
+                                      at::full({1}, no_number)}) == "the gradient of b has a NaN");
   CHECK(first_not_finite(parameters, {at::zeros({2}).log(), std::nullopt, std::nullopt}) ==
         "the gradient of a is infinite");
 }

@@ -31,7 +31,7 @@ std::pair<descriptor, descriptor> connected() {
   return {std::move(out), std::move(in)};
 }
 
-constexpr std::array<std::byte, 3> some_bytes{};
+constexpr std::array<std::byte, 3> three_bytes{};
 
 }  // namespace
 
@@ -45,14 +45,14 @@ TEST_CASE("A peer that closes its connection has ended it") {
 
 TEST_CASE("A peer that ends with bytes that it has not read has ended its connection, too") {
   auto [mine, its] = connected();
-  REQUIRE(::send(mine.get(), some_bytes.data(), some_bytes.size(), 0) == std::ssize(some_bytes));
+  REQUIRE(::send(mine.get(), three_bytes.data(), three_bytes.size(), 0) == std::ssize(three_bytes));
   stream connection(std::move(mine));
   its = {};
   CHECK(connection.fill() == stream::news::over);
   CHECK(connection.problem() == "it has ended the connection (Connection reset by peer)");
 
-  static_cast<void>(connection.room_for(some_bytes.size()));
-  connection.staged(some_bytes.size());
+  static_cast<void>(connection.room_for(three_bytes.size()));
+  connection.staged(three_bytes.size());
   CHECK(connection.flush() == stream::news::over);
   CHECK(connection.problem() == "it has ended the connection (Broken pipe)");
 }
