@@ -349,12 +349,15 @@ TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is pas
   const killed_behind_8 run;
   const auto& folder = run.folder;
   fs::copy(run.checkpoints, folder / "copy", fs::copy_options::recursive);
-  const auto passed = [&](const std::string& name, const words& how, const std::string& why) {
+  const auto passed = [&](const std::string& name, const words& how, const std::string& why,
+                          const words& more = {}) {
     fs::remove_all(run.checkpoints);
     fs::copy(folder / "copy", run.checkpoints, fs::copy_options::recursive);
     fs::remove(folder / "json");
     const auto outcome = run.resume(
-        name, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, how);
+        name,
+        with({"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, more),
+        how);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(why) &&
                                 ContainsSubstring("; this checkpoint is passed over") &&
@@ -366,6 +369,9 @@ TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is pas
   passed(some_weights, to_stages, run.unread(some_weights));
   passed(state, to_stages, run.unread(state));
   passed(some_weights, after_the_check, run.unread(some_weights));
+  passed(some_weights, {"TROUPE_UNREADABLE_AFTER=2"},
+         run.unread(some_weights) + "; this checkpoint is checked and read once more",
+         {"--stages-in", "threads"});
   passed(some_weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
          (run.newest / some_weights).string() + " was changed while it was to be read");
 }
