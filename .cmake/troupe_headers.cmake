@@ -16,6 +16,9 @@ function(troupe_headers_for out options)
   target_link_libraries(${name} PRIVATE troupe_options torch::torch caf::core)
   target_compile_options(${name} PRIVATE ${options})
   target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/.cmake/shared_headers.hpp)
+  if(NOT options)  # what computes calls operators, whose headers take as long as all others of LibTorch
+    target_precompile_headers(${name} PRIVATE <ATen/ops/empty.h>)
+  endif()
 endfunction()
 
 # Sources with options of their own would be refused the headers.

@@ -1,43 +1,30 @@
-# Unity builds: sources of one folder are compiled several at a time, so that the headers they share
+# Unity builds: sources of one target are compiled several at a time, so that the headers they share
 # are parsed once. A source that was edited in this working copy is compiled on its own, so that
 # whoever edits waits for one file; ./dev build lists those in edited_sources.txt of the build folder.
 
 set(TROUPE_UNITY_BATCH 8)  # the most sources of one batch; two batches at a time fit into 8 GiB
 
-# troupe_unity_batches(TARGET SOURCES...): each folder with at least three sources has batches of its
-# own, of nearly the same size; the sources of smaller folders share theirs.
+# troupe_unity_batches(TARGET SOURCES...): as few batches as the limit allows, evenly filled. Sources of one
+# folder stand side by side, so that they share a batch where they can.
 function(troupe_unity_batches target)
   set(folders "")
   foreach(source ${ARGN})
-    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${source})
-    get_filename_component(folder ${folder} DIRECTORY)
+    get_filename_component(folder ${source} DIRECTORY)
     string(MAKE_C_IDENTIFIER ${folder} folder)
     list(APPEND folders ${folder})
     list(APPEND in_${folder} ${source})
   endforeach()
   list(REMOVE_DUPLICATES folders)
-  set(small "")
-  foreach(folder ${folders})
-    list(LENGTH in_${folder} count)
-    if(count LESS 3)
-      list(APPEND small ${in_${folder}})
-    else()
-      troupe_unity_batch(${target} ${folder} ${in_${folder}})
-    endif()
-  endforeach()
-  troupe_unity_batch(${target} small ${small})
-endfunction()
-
-# troupe_unity_batch(TARGET NAME SOURCES...): as few batches as the limit allows, evenly filled.
-function(troupe_unity_batch target name)
   list(LENGTH ARGN count)
   math(EXPR batches "(${count} + ${TROUPE_UNITY_BATCH} - 1) / ${TROUPE_UNITY_BATCH}")
   set(index 0)
-  foreach(source ${ARGN})
-    math(EXPR batch "${index} * ${batches} / ${count}")
-    math(EXPR index "${index} + 1")
-    set_source_files_properties(${source} TARGET_DIRECTORY ${target}
-      PROPERTIES UNITY_GROUP ${name}_${batch})
+  foreach(folder ${folders})
+    foreach(source ${in_${folder}})
+      math(EXPR batch "${index} * ${batches} / ${count}")
+      math(EXPR index "${index} + 1")
+      set_source_files_properties(${source} TARGET_DIRECTORY ${target}
+        PROPERTIES UNITY_GROUP ${batch})
+    endforeach()
   endforeach()
 endfunction()
 
@@ -56,7 +43,8 @@ function(troupe_unity_target target)
       set_source_files_properties(${source} TARGET_DIRECTORY ${target}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
-    if(source MATCHES "\\.cpp$")
+    get_source_file_property(options ${source} TARGET_DIRECTORY ${target} COMPILE_OPTIONS)
+    if(source MATCHES "\\.cpp$" AND NOT options)  # which would keep it out of every batch
       list(APPEND sources ${source})  # edited or not, so that the other batches stay as they are
     endif()
   endforeach()

@@ -1,11 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <caf/actor_control_block.hpp>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,19 +15,10 @@
 namespace troupe::actors {
 
 /// For messages that name samples: [N] i64.
-inline at::Tensor to_tensor(std::span<const std::int64_t> indices) {
-  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
-  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
-  return tensor;
-}
+[[nodiscard]] at::Tensor to_tensor(std::span<const std::int64_t> indices);
 
 /// The same list; empty where there is no tensor.
-inline std::vector<std::int64_t> to_list(const at::Tensor& indices) {
-  if (!indices.defined()) return {};
-  const auto row = indices.contiguous();
-  const auto* const first = row.const_data_ptr<std::int64_t>();
-  return {first, first + row.numel()};
-}
+[[nodiscard]] std::vector<std::int64_t> to_list(const at::Tensor& indices);
 
 /// A batch in micro-batches.
 struct feed_batch {

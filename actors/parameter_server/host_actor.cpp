@@ -16,6 +16,7 @@
 #include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/parameter_server/parts.hpp"

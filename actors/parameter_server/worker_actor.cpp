@@ -17,6 +17,7 @@
 #include "actors/messages/parameter_server/share.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
@@ -24,6 +25,7 @@
 #include "engine/model/model.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -10,17 +10,21 @@
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/host.hpp"
-#include "actors/remote/progress_board.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"
-#include "messages/link/shared_memory.hpp"
 
 namespace troupe::engine {
 struct stage_options;
 }  // namespace troupe::engine
 
+namespace troupe::messages {
+class shared_memory;
+}  // namespace troupe::messages
+
 namespace troupe::actors {
+
+class progress_board;
 
 /// A model and the data that it learns from.
 struct learner {

@@ -29,8 +29,12 @@
 #include "engine/state/tensor_stream.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
-#include "engine/step/replay_window.hpp"
+#include "engine/step/step_key.hpp"
 #include "engine/verify/step_result.hpp"
+
+namespace troupe::engine {
+class replay_window;
+}  // namespace troupe::engine
 
 namespace troupe::actors {
 
@@ -402,7 +406,7 @@ class pipeline {
   std::map<engine::step_key, std::vector<run_stage>> orders_;
   // Batches that the reader may have to feed again: of those steps, and of those not begun yet.
   std::map<engine::step_key, std::pair<deliver_batch, batch_delivered>> fed_;
-  engine::replay_window window_;
+  std::unique_ptr<engine::replay_window> window_;  // not null
   std::vector<repeated_step> repeated_;
   std::map<std::size_t, known_there> not_told_;           // by place: of other stages
   std::map<std::size_t, caf::strong_actor_ptr> not_fed_;  // the same of feeders

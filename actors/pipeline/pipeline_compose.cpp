@@ -11,6 +11,7 @@
 #include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
+#include "engine/step/replay_window.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::actors {
@@ -90,6 +91,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
       open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
       layout_(layout),
+      window_(std::make_unique<engine::replay_window>()),
       planner_(planner_of(std::move(schedule), layout)),
       plans_(planner_),
       last_finish_(std::chrono::steady_clock::now()) {}
@@ -135,7 +137,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
                              std::ranges::all_of(*groups, &replica_group::is_replaceable);
   if (auto fed = made.choose_feeders(system); !fed) return tl::unexpected(fed.error());
   made.training_steps_ = options.steps_before;
-  made.window_ = engine::replay_window(options.accumulate);
+  *made.window_ = engine::replay_window(options.accumulate);
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,

@@ -12,6 +12,7 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
+#include "engine/step/replay_window.hpp"
 #include "engine/step/step_key.hpp"
 #include "messages/base/log.hpp"
 
@@ -91,13 +92,13 @@ void pipeline::remember(const std::vector<run_stage>& runs) {
   if (run.dry_run) return;
   orders_.emplace(run.step, runs);
   if (run.kind == engine::step_kind::training)
-    window_.begun(run.number, run.step);
+    window_->begun(run.number, run.step);
   else
-    window_.begun_evaluation(run.step);
+    window_->begun_evaluation(run.step);
 }
 
 void pipeline::forget_evaluations(const engine::step_key& done_before) {
-  const auto over = window_.done_before(done_before);
+  const auto over = window_->done_before(done_before);
   if (over.empty()) return;
   forget_fed what;
   for (const auto& each : over) {
@@ -110,7 +111,7 @@ void pipeline::forget_evaluations(const engine::step_key& done_before) {
 
 void pipeline::forget_before(std::uint64_t number) {
   if (!options_.logs_edges) return;
-  const auto first = window_.decided(number);
+  const auto first = window_->decided(number);
   if (!first) return;
   orders_.erase(orders_.begin(), orders_.lower_bound(*first));
   fed_.erase(fed_.begin(), fed_.lower_bound(*first));

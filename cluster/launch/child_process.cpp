@@ -254,6 +254,7 @@ child_process::child_process(child_process&& other) noexcept
     : name_(std::move(other.name_)),
       pid_(std::exchange(other.pid_, 0)),
       memory_kills_(other.memory_kills_),
+      stopped_(other.stopped_),
       pidfd_(std::move(other.pidfd_)),
       output_(std::move(other.output_)) {}
 
@@ -261,6 +262,7 @@ child_process& child_process::operator=(child_process&& other) noexcept {
   std::swap(name_, other.name_);
   std::swap(pid_, other.pid_);
   std::swap(memory_kills_, other.memory_kills_);
+  std::swap(stopped_, other.stopped_);
   std::swap(pidfd_, other.pidfd_);
   std::swap(output_, other.output_);
   return *this;
@@ -270,11 +272,14 @@ child_process::~child_process() {
   kill_and_reap();
 }
 
-bool child_process::is_stopped() const noexcept {
+bool child_process::is_stopped() noexcept {
   if (pid_ == 0) return false;
-  siginfo_t how{};
+  siginfo_t news{};
   const auto id = static_cast<id_t>(pid_);
-  return ::waitid(P_PID, id, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
+  if (::waitid(P_PID, id, &news, WSTOPPED | WCONTINUED | WNOHANG) != 0) return false;
+  if (news.si_pid == 0) return stopped_;
+  const bool was_stopped = std::exchange(stopped_, news.si_code == CLD_STOPPED);
+  return stopped_ && !was_stopped;  // else it has been continued meanwhile
 }
 
 void child_process::signal(int number) const noexcept {
@@ -282,7 +287,8 @@ void child_process::signal(int number) const noexcept {
 }
 
 void child_process::signal_group(int number) const noexcept {
-  if (pid_ > 0) ::kill(-pid_, number);
+  // One that has yet to begin, or has left its group, is alone.
+  if (pid_ > 0 && ::kill(-pid_, number) != 0) signal(number);
 }
 
 void child_process::kill_group() const noexcept {

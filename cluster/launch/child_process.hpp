@@ -90,8 +90,9 @@ class child_process {
   /// Its output; the caller may take them out.
   [[nodiscard]] pipes& output() noexcept { return output_; }
 
-  /// Whether it is stopped by a signal (SIGSTOP); one that a debugger holds is not.
-  [[nodiscard]] bool is_stopped() const noexcept;
+  /// Whether it is stopped by a signal (SIGSTOP); one that a debugger holds is not. Once false
+  /// between two stops, however soon one follows the other.
+  [[nodiscard]] bool is_stopped() noexcept;
   /// Sends a signal to the child alone; nothing happens once it has ended.
   void signal(int number) const noexcept;
   /// Sends a signal to the child and whatever lives in its process group.
@@ -109,6 +110,7 @@ class child_process {
   std::string name_;
   pid_t pid_ = 0;                   // 0: nothing to reap
   std::uint64_t memory_kills_ = 0;  // of the system, before it was started
+  bool stopped_ = false;            // as far as the system was asked
   descriptor pidfd_;
   pipes output_;
 };

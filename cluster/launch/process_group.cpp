@@ -264,7 +264,11 @@ class process_group::watcher {
   }
 
   void heard(member& child, output_stream kind, std::string_view line) {
-    if (kind == output_stream::err && line == joined_mark) return child.joining.reset();
+    if (line.ends_with(joined_mark)) {  // behind what it had begun to write, perhaps
+      child.joining.reset();
+      line.remove_suffix(joined_mark.size());
+      if (line.empty()) return;
+    }
     events_.on_line(child.process.name(), kind, line);
   }
 
@@ -281,6 +285,7 @@ class process_group::watcher {
       if (count <= 0) {
         from.pipe.reset();
         from.lines.finish(pass_on);
+        if (kind == output_stream::err) child.joining.reset();  // it could not say so any more
         return;
       }
       from.lines.feed({bytes, static_cast<std::size_t>(count)}, pass_on);

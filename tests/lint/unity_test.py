@@ -9,10 +9,12 @@ import tempfile
 import unittest
 
 root = pathlib.Path(sys.argv.pop(1))
-sources = [f"many/{i}.cpp" for i in range(11)] + ["few/0.cpp", "few/1.cpp", "one/0.cpp"]
+many = [f"many/{i}.cpp" for i in range(13)]
+sources = ["few/0.cpp", *many, "few/1.cpp", "one/0.cpp", "own/0.cpp"]
 project = f"""cmake_minimum_required(VERSION 3.25)
 project(batches LANGUAGES CXX)
 add_library(batches STATIC {' '.join(sources)})
+set_source_files_properties(own/0.cpp PROPERTIES COMPILE_OPTIONS -O3)
 list(APPEND CMAKE_MODULE_PATH {root}/.cmake)
 include(troupe_unity)
 troupe_for_targets(${{PROJECT_SOURCE_DIR}} troupe_unity_target)
@@ -60,9 +62,10 @@ class Batches(unittest.TestCase):
             compiled[file.name] = [str(pathlib.Path(each).relative_to(self.folder)) for each in held]
         return compiled
 
-    def test_folders_are_cut_evenly_and_small_ones_share(self):
+    def test_batches_are_few_and_even_with_folders_side_by_side_and_without_sources_of_own_options(self):
         batches = sorted(self.batches().values())
-        self.assertEqual(batches, sorted([sources[:6], sources[6:11], sources[11:]]))
+        self.assertEqual(batches, [["few/0.cpp", *many[:6], "few/1.cpp"], [*many[6:], "one/0.cpp"],
+                                   ["own/0.cpp"]])
 
     def test_an_edited_source_is_compiled_alone_from_then_on(self):
         before = self.batches()

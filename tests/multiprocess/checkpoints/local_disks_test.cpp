@@ -231,11 +231,11 @@ namespace {
 
 /// How a stage of one host cannot read a file that its host has compared with the manifest, which
 /// takes two reads, in one process.
-const words after_the_check{"TROUPE_UNREADABLE_AFTER=2"};
+const words once_both_have_checked{"TROUPE_UNREADABLE_AFTER=2"};
 
 program_outcome run_unreadable(const disks& all, const words& more) {
   return run_other("/usr/bin/env",
-                   with_unreadable(all.file("bad"), all.run(more), after_the_check));
+                   with_unreadable(all.file("bad"), all.run(more), once_both_have_checked));
 }
 
 }  // namespace
@@ -296,7 +296,7 @@ TEST_CASE("A run that goes back to slices that turn out to be unreadable goes on
       "/usr/bin/env",
       with_unreadable(all.file("bad"),
                       all.run(with(recovering_over_tcp, {"--save", all.file("weights")}), steps),
-                      after_the_check),
+                      once_both_have_checked),
       lose);
   REQUIRE(outcome.code == 0);
   CHECK(done);

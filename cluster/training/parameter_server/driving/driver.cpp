@@ -18,7 +18,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
+constexpr std::chrono::milliseconds poll_every{20};  // whether an evaluation is to be abandoned
 
 /// Part `part` of `parts` of [0, count): as even as can be.
 std::pair<std::int64_t, std::int64_t> slice(std::int64_t count, std::size_t part,
@@ -265,7 +265,7 @@ result<void> driver::close_accounts() {
 }
 
 bool driver::await_arrival() {
-  while (!mail_->wait(look_every))
+  while (!mail_->wait(poll_every))
     if (leaves()) return false;
   return true;
 }

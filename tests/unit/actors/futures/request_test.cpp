@@ -42,7 +42,7 @@ using namespace troupe;
 using tests::question;
 using namespace std::chrono_literals;
 
-constexpr auto patience = 20s;
+constexpr auto longest = 20s;
 
 /// Answers numbers with their double, text with nothing, `true` never, and throws at doubles.
 caf::behavior answerer(caf::event_based_actor* self) {
@@ -63,9 +63,9 @@ bool contains(const error& why, const std::string& text) {
   return why.text.find(text) != std::string::npos;
 }
 
-struct member {
-  member(const std::string& name, const messages::loopback_network& network,
-         const actors::message_registry& types)
+struct partner {
+  partner(const std::string& name, const messages::loopback_network& network,
+          const actors::message_registry& types)
       : system(config) {
     auto started = actors::node::start(
         system, types, {.name = name, .on_node_down = {}},
@@ -93,8 +93,8 @@ struct setting {
     target = actor;
     if (!remote) return;
     home.node->publish("answerer", caf::actor_cast<caf::strong_actor_ptr>(actor));
-    REQUIRE(near->node->join(far->node->address(), patience) == "far");
-    const auto found = near->node->find("far", "answerer", patience);
+    REQUIRE(near->node->join(far->node->address(), longest) == "far");
+    const auto found = near->node->find("far", "answerer", longest);
     REQUIRE(found);
     target = caf::actor_cast<caf::actor>(*found);
   }
@@ -104,15 +104,15 @@ struct setting {
   }
 
   template <class T, class M>
-  [[nodiscard]] actors::future<T> ask(M message, std::chrono::nanoseconds deadline = patience) {
+  [[nodiscard]] actors::future<T> ask(M message, std::chrono::nanoseconds deadline = longest) {
     return near->ask->request<T>(target, std::move(message), deadline);
   }
 
   bool remote;
   messages::loopback_network network;
   actors::message_registry types;
-  std::optional<member> near;
-  std::optional<member> far;
+  std::optional<partner> near;
+  std::optional<partner> far;
   caf::actor actor;   // where it lives
   caf::actor target;  // the handle at the near node
 };
@@ -129,11 +129,11 @@ void for_both(void (*check)(setting&)) {
 
 TEST_CASE("A request's future yields the answer") {
   for_both([](setting& at) {
-    CHECK(at.ask<std::int64_t>(question{21}).get(patience) == 42);
-    CHECK(at.ask<void>(std::string()).get(patience).has_value());
+    CHECK(at.ask<std::int64_t>(question{21}).get(longest) == 42);
+    CHECK(at.ask<void>(std::string()).get(longest).has_value());
     const auto text =
         at.ask<std::int64_t>(question{1}).then([](std::int64_t x) { return std::to_string(x); });
-    CHECK(text.get(patience) == "2");
+    CHECK(text.get(longest) == "2");
   });
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("Many requests are outstanding at once and each gets its own answer") 
   for_both([](setting& at) {
     std::vector<actors::future<std::int64_t>> answers;
     for (std::int64_t i = 0; i < 5'000; ++i) answers.push_back(at.ask<std::int64_t>(question{i}));
-    const auto values = actors::all(answers).get(patience);
+    const auto values = actors::all(answers).get(longest);
     REQUIRE(values);
     for (std::int64_t i = 0; i < 5'000; ++i)
       REQUIRE((*values)[static_cast<std::size_t>(i)] == 2 * i);
@@ -150,7 +150,7 @@ TEST_CASE("Many requests are outstanding at once and each gets its own answer") 
 
 TEST_CASE("An actor's own error comes as it is") {
   for_both([](setting& at) {
-    CHECK(at.ask<void>(std::string("no such file")).get(patience).error() ==
+    CHECK(at.ask<void>(std::string("no such file")).get(longest).error() ==
           error{errc::bad_data, "no such file"});
   });
 }
@@ -159,7 +159,7 @@ TEST_CASE("A deadline that passes names the target and the message, and a late a
   for_both([](setting& at) {
     const auto id = std::to_string(at.target.id());
     const auto late = at.ask<std::int64_t>(true, 20ms);
-    const auto outcome = error_of(late.get(patience));
+    const auto outcome = error_of(late.get(longest));
     CHECK(outcome.code == errc::timed_out);
     CHECK(contains(outcome, "'bool'"));
     CHECK(contains(outcome, "actor " + id));
@@ -183,13 +183,13 @@ TEST_CASE("An answer that comes after the deadline or a cancel changes nothing")
       const auto address = at.far->node->address_of(caf::actor_cast<caf::strong_actor_ptr>(slow));
       handle = caf::actor_cast<caf::actor>(at.near->node->resolve(address));
     }
-    const auto given_up = at.near->ask->request<std::int64_t>(handle, question{1}, patience);
+    const auto given_up = at.near->ask->request<std::int64_t>(handle, question{1}, longest);
     auto owed = held.get_future().get();
     given_up.cancel();
     CHECK(given_up.get().error().code == errc::cancelled);
     owed.deliver(std::int64_t{5});
     // The next answer on the same way comes after the late one.
-    CHECK(at.ask<std::int64_t>(question{4}).get(patience) == 8);
+    CHECK(at.ask<std::int64_t>(question{4}).get(longest) == 8);
     CHECK(given_up.get().error().code == errc::cancelled);
     caf::anon_send_exit(slow, caf::exit_reason::user_shutdown);
   });
@@ -197,9 +197,9 @@ TEST_CASE("An answer that comes after the deadline or a cancel changes nothing")
 
 TEST_CASE("A message nobody handles, and an answer of another type, are unknown_message") {
   for_both([](setting& at) {
-    const auto unhandled = at.ask<std::int64_t>(std::uint64_t{1}).get(patience);
+    const auto unhandled = at.ask<std::int64_t>(std::uint64_t{1}).get(longest);
     CHECK(unhandled.error().code == errc::unknown_message);
-    const auto other = at.ask<std::string>(question{1}).get(patience);
+    const auto other = at.ask<std::string>(question{1}).get(longest);
     CHECK(other.error().code == errc::unknown_message);
     CHECK(contains(other.error(), "'question'"));
   });
@@ -209,10 +209,10 @@ TEST_CASE("An exception in a handler is handler_failed and says of whom") {
   for_both([](setting& at) {
     const auto id = std::to_string(at.target.id());
     const auto waiting = at.ask<std::int64_t>(true);
-    const auto outcome = error_of(at.ask<std::int64_t>(1.5).get(patience));
+    const auto outcome = error_of(at.ask<std::int64_t>(1.5).get(longest));
     CHECK(outcome.code == errc::handler_failed);
     CHECK(contains(outcome, "actor " + id));
-    CHECK(waiting.get(patience).error().code == errc::handler_failed);
+    CHECK(waiting.get(longest).error().code == errc::handler_failed);
   });
 }
 
@@ -221,10 +221,10 @@ TEST_CASE("What an ended actor owes, and later requests to it, are unknown_targe
     std::vector<actors::future<std::int64_t>> owed;
     for (int i = 0; i < 100; ++i) owed.push_back(at.ask<std::int64_t>(true));
     caf::anon_send(at.actor, 1.0F);
-    for (const auto& each : owed) CHECK(each.get(patience).error().code == errc::unknown_target);
-    CHECK(at.ask<std::int64_t>(question{1}).get(patience).error().code == errc::unknown_target);
+    for (const auto& each : owed) CHECK(each.get(longest).error().code == errc::unknown_target);
+    CHECK(at.ask<std::int64_t>(question{1}).get(longest).error().code == errc::unknown_target);
     const caf::actor nobody;
-    CHECK(at.near->ask->request<void>(nobody, true, patience).get(patience).error().code ==
+    CHECK(at.near->ask->request<void>(nobody, true, longest).get(longest).error().code ==
           errc::unknown_target);
   });
 }
@@ -233,7 +233,7 @@ TEST_CASE("Requests to an actor that never existed fail by name") {
   setting at(true);
   const auto nobody =
       caf::actor_cast<caf::actor>(at.near->node->resolve({"far", at.far->node->address(), 424242}));
-  const auto outcome = at.near->ask->request<void>(nobody, question{1}, patience).get(patience);
+  const auto outcome = at.near->ask->request<void>(nobody, question{1}, longest).get(longest);
   CHECK(outcome.error().code == errc::unknown_target);
   CHECK(contains(outcome.error(), "424242"));
 }
@@ -241,12 +241,12 @@ TEST_CASE("Requests to an actor that never existed fail by name") {
 TEST_CASE("Outstanding requests fail when the node leaves, and later ones at once") {
   setting at(true);
   const auto waiting = at.ask<std::int64_t>(true);
-  CHECK(at.ask<std::int64_t>(question{1}).get(patience) == 2);  // the other has arrived too
+  CHECK(at.ask<std::int64_t>(question{1}).get(longest) == 2);  // the other has arrived too
   caf::anon_send_exit(at.actor, caf::exit_reason::kill);
   at.far->ask.reset();
   at.far->node.reset();
-  CHECK(!waiting.get(patience));
-  const auto later = error_of(at.ask<std::int64_t>(question{1}).get(patience));
+  CHECK(!waiting.get(longest));
+  const auto later = error_of(at.ask<std::int64_t>(question{1}).get(longest));
   CHECK(contains(later, "far"));
 }
 
@@ -254,26 +254,26 @@ TEST_CASE("A requester that ends fails what is outstanding") {
   for_both([](setting& at) {
     const auto waiting = at.ask<std::int64_t>(true);
     at.near->ask.reset();
-    CHECK(waiting.get(patience).error().code == errc::cancelled);
+    CHECK(waiting.get(longest).error().code == errc::cancelled);
   });
 }
 
 TEST_CASE("A requester that ends leaves those of its actor system alone, and what actors ask") {
   for_both([](setting& at) {
     caf::scoped_actor self(at.near->system);
-    auto asked = self->request(at.target, patience, question{1});
+    auto asked = self->request(at.target, longest, question{1});
     auto other = std::make_unique<actors::requester>(at.near->system);
     const auto waiting = at.ask<std::int64_t>(true);
-    const auto given_up = other->request<std::int64_t>(at.target, true, patience);
+    const auto given_up = other->request<std::int64_t>(at.target, true, longest);
     other.reset();
-    CHECK(given_up.get(patience).error().code == errc::cancelled);
-    CHECK(at.ask<std::int64_t>(question{1}).get(patience) == 2);
+    CHECK(given_up.get(longest).error().code == errc::cancelled);
+    CHECK(at.ask<std::int64_t>(question{1}).get(longest) == 2);
     CHECK(!waiting.ready());
     std::int64_t answer = 0;
     asked.receive([&](std::int64_t value) { answer = value; }, [](const caf::error&) {});
     CHECK(answer == 2);
     at.near->ask.reset();
-    CHECK(waiting.get(patience).error().code == errc::cancelled);
+    CHECK(waiting.get(longest).error().code == errc::cancelled);
   });
 }
 
@@ -286,17 +286,17 @@ TEST_CASE("A node forks registered functions on another, tensors included") {
   functions.add("fail", [](const std::string& text) -> void { throw std::runtime_error(text); });
   const auto host = actors::function_host::make(at.far->system, functions, work);
   at.far->node->publish(actors::function_host_name, host);
-  const auto far = actors::remote_pool::at(*at.near->node, "far", *at.near->ask, patience);
+  const auto far = actors::remote_pool::at(*at.near->node, "far", *at.near->ask, longest);
   REQUIRE(far);
   const auto x = at::arange(6);
   const auto negated = actors::fork_on<at::Tensor>(*far, "negate", x);
   const auto sum = actors::fork_on<std::int64_t>(*far, "add", std::int64_t{40}, std::int64_t{2});
-  CHECK(sum.get(patience) == 42);
-  CHECK(at::equal(*negated.get(patience), at::neg(x)));
-  CHECK(actors::fork_on<void>(*far, "fail", std::string("why")).get(patience).error() ==
+  CHECK(sum.get(longest) == 42);
+  CHECK(at::equal(*negated.get(longest), at::neg(x)));
+  CHECK(actors::fork_on<void>(*far, "fail", std::string("why")).get(longest).error() ==
         error{errc::handler_failed, "why"});
-  CHECK(actors::fork_on<void>(*far, "nothing").get(patience).error().code == errc::unknown_target);
-  CHECK(actors::fork_on<void>(*far, "add", true).get(patience).error().code ==
+  CHECK(actors::fork_on<void>(*far, "nothing").get(longest).error().code == errc::unknown_target);
+  CHECK(actors::fork_on<void>(*far, "add", true).get(longest).error().code ==
         errc::unknown_message);
   at.far->node.reset();
 }
@@ -308,10 +308,10 @@ TEST_CASE("Requests race with the end of their actor, and none is left without a
     std::vector<actors::future<std::int64_t>> owed;
     std::thread killer([&] { caf::anon_send_exit(mortal, caf::exit_reason::user_shutdown); });
     for (int i = 0; i < 50; ++i)
-      owed.push_back(at.near->ask->request<std::int64_t>(mortal, i % 2 == 0, patience));
+      owed.push_back(at.near->ask->request<std::int64_t>(mortal, i % 2 == 0, longest));
     killer.join();
     for (const auto& each : owed) {
-      REQUIRE(error_of(each.get(patience)).code == errc::unknown_target);
+      REQUIRE(error_of(each.get(longest)).code == errc::unknown_target);
     }
   }
 }

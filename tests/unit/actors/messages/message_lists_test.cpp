@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <string>
+#include <typeinfo>
 
 #include "actors/messages/checks.hpp"
 #include "actors/messages/stage.hpp"
@@ -98,6 +99,25 @@ TEST_CASE("a list's messages travel under their names and on their lanes, those 
   messages::frame none;
   const auto kept = error_of(types.encode(caf::make_message(at_home{}), none, nobody));
   CHECK(kept.code == errc::unknown_message);
+}
+
+TEST_CASE("CAF holds, matches and copies a message as it does a message of its own") {
+  const auto sent = caf::make_message(asked{"who"});
+  REQUIRE(sent.size() == 1);
+  CHECK(sent.match_elements<asked>());
+  CHECK(!sent.match_elements<answered>());
+  CHECK(sent.type(0).second != nullptr);
+  CHECK(*sent.type(0).second == typeid(asked));
+  CHECK(to_string(sent) == "(<unprintable>)");
+
+  auto changed = sent;
+  changed.get_mutable_as<asked>(0).text = "what";
+  CHECK(sent.get_as<asked>(0).text == "who");
+  CHECK(changed.get_as<asked>(0).text == "what");
+
+  const auto element = changed.content().copy(0);
+  CHECK(static_cast<const asked*>(element->get())->text == "what");
+  CHECK(element->type() == sent.type(0));
 }
 
 TEST_CASE("a stage's plan travels beside the header, and one that is malformed does not arrive") {

@@ -63,6 +63,11 @@ int sleeper() {
   sleep_for_ever();
 }
 
+// The same, in the process group of its parent.
+int stray() {
+  return ::setpgid(0, ::getpgid(::getppid())) == 0 ? sleeper() : 1;
+}
+
 // Has two sleeping children, whose words it passes on.
 int parent() {
   auto group = process_group::create({});
@@ -339,6 +344,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (part == "sleeper") return sleeper();
+  if (part == "stray") return stray();
   if (part == "parent") return parent();
   if (part == "forwarder") return forwarder();
   if (part == "interruptible") return interruptible(false);

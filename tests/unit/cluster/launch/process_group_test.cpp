@@ -63,6 +63,13 @@ TEST_CASE_METHOD(watched_group, "a child killed by a signal is reported with the
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
+TEST_CASE_METHOD(watched_group, "a child that is not in the group that it began is killed too") {
+  REQUIRE(group.start(helper("c", "stray")));
+  reports.await("out c: pid ");
+  group.kill("c");
+  CHECK(reports.await("exit") == "exit c was killed by signal 9 (SIGKILL)");
+}
+
 TEST_CASE_METHOD(watched_group, "one child can be killed by its name, and the others go on") {
   for (const char* name : {"stage-0", "stage-1", "stage-10"})
     REQUIRE(group.start(shell(name, "exec sleep 1000")));
@@ -232,19 +239,29 @@ TEST_CASE_METHOD(watched_group,
   CHECK(seen[2] == "exit stage-1 was killed by signal 9 (SIGKILL)");
 }
 
-TEST_CASE_METHOD(watched_group,
-                 "a child that joins no run or has joined it may be stopped, and be continued") {
+TEST_CASE_METHOD(
+    watched_group,
+    "a child that joins no run, has joined it or cannot say so may be stopped, and go on") {
   const std::string lives = "; trap 'echo continued' CONT; echo $$; while :; do sleep 0.01; done";
   REQUIRE(group.start(shell("agent", ":" + lives)));
-  REQUIRE(group.start(joining("stage-0", "echo '" + std::string(joined_mark) + "' >&2" + lives)));
+  const auto says = "echo '" + std::string(joined_mark) + "' >&2" + lives;
+  REQUIRE(group.start(joining("stage-0", says)));
+  REQUIRE(group.start(joining("stage-2", "printf 'half a line, ' >&2; " + says)));
+  REQUIRE(group.start(joining("stage-3", "exec 2>/dev/null" + lives)));
   REQUIRE(group.start(joining("stage-1", ":" + lives)));
-  const pid_t agent = reports.await_pid("out agent: ");
-  const pid_t stage = reports.await_pid("out stage-0: ");
-  for (const auto each : {agent, stage, reports.await_pid("out stage-1: ")}) ::kill(each, SIGSTOP);
+  const std::vector<std::string> well{"agent", "stage-0", "stage-2", "stage-3"};
+  std::vector<pid_t> stopped;
+  for (const auto& each : well) stopped.push_back(reports.await_pid("out " + each + ": "));
+  const pid_t last = reports.await_pid("out stage-1: ");
+  for (const auto each : stopped) ::kill(each, SIGSTOP);
+  ::kill(last, SIGSTOP);
   CHECK(reports.await("exit") == "exit stage-1 was killed by signal 9 (SIGKILL)");
-  for (const auto each : {agent, stage}) ::kill(each, SIGCONT);
-  CHECK(reports.await("out agent: continued") == "out agent: continued");
-  CHECK(reports.await("out stage-0: continued") == "out stage-0: continued");
+  for (const auto each : stopped) ::kill(each, SIGCONT);
+  for (const auto& each : well) {
+    const auto line = "out " + each + ": continued";
+    CHECK(reports.await(line) == line);
+  }
+  CHECK(reports.await("err stage-2: ") == "err stage-2: half a line, ");
   const auto seen = reports.all();
   CHECK(std::ranges::none_of(
       seen, [](const auto& each) { return each.find(joined_mark) != std::string::npos; }));
@@ -446,6 +463,30 @@ TEST_CASE("exit codes are seen even if we were started with SIGCHLD ignored") {
   REQUIRE(group.start(shell("c", "exit 3")));
   REQUIRE(group.wait(bound));
   CHECK(reports.all() == reports_list{"exit c exited with code 3"});
+}
+
+TEST_CASE("a child that is continued and stopped again at once is seen to run between") {
+  auto child = child_process::start(shell("c", "exec sleep 1000"));
+  REQUIRE(child);
+  const pid_t pid = child->pid();
+  const auto stop = [pid] {
+    ::kill(pid, SIGSTOP);
+    siginfo_t how{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &how, WSTOPPED | WNOWAIT) == 0);
+  };
+  CHECK_FALSE(child->is_stopped());
+  stop();
+  CHECK(child->is_stopped());
+  CHECK(child->is_stopped());
+  ::kill(pid, SIGCONT);
+  stop();
+  CHECK_FALSE(child->is_stopped());
+  CHECK(child->is_stopped());
+  child_process moved = std::move(*child);
+  CHECK(moved.is_stopped());
+  ::kill(pid, SIGCONT);
+  CHECK_FALSE(moved.is_stopped());
+  CHECK_FALSE(moved.is_stopped());
 }
 
 TEST_CASE("a child process is killed and reaped by its owner's end") {

@@ -383,10 +383,10 @@ TEST_CASE("more logical replicas than samples are refused, however few micro-bat
       "has 4 (--batch-size 4); take fewer of them, or larger batches";
   for (const std::string parts : {"2", "4"})
     CHECK_THAT(error_of({"--batch-size", "4", "--micro-batches", parts, "--logical-replicas", "8"}),
-               ContainsSubstring(why));
-  CHECK_THAT(
-      error_of({"--batch-size", "4", "--replicas", "8"}),
-      ContainsSubstring("8 logical replicas (--replicas 8) need a sample each, but a batch has 4"));
+               Catch::Matchers::ContainsSubstring(why));
+  CHECK_THAT(error_of({"--batch-size", "4", "--replicas", "8"}),
+             Catch::Matchers::ContainsSubstring(
+                 "8 logical replicas (--replicas 8) need a sample each, but a batch has 4"));
   CHECK(config_of({"--batch-size", "4", "--micro-batches", "4", "--logical-replicas", "4"})
             .train.logical_replicas == 4);
 }
@@ -408,7 +408,8 @@ TEST_CASE("batch norm is synchronized on any device, and of one logical replica 
   CHECK(is_synced({"--batch-norm", "sync", "--logical-replicas", "2"}));
   CHECK(is_synced({"--batch-norm", "sync", "--logical-replicas", "2", "--device", "auto"}));
   CHECK_FALSE(is_synced({"--logical-replicas", "2"}));
-  CHECK_THAT(error_of({"--batch-norm", "global"}), ContainsSubstring("local, sync"));
+  CHECK_THAT(error_of({"--batch-norm", "global"}),
+             Catch::Matchers::ContainsSubstring("local, sync"));
 }
 
 TEST_CASE("TF32 is for GPUs, and not to be verified to more than its own bits") {
@@ -418,7 +419,8 @@ TEST_CASE("TF32 is for GPUs, and not to be verified to more than its own bits") 
         "cuda:0)");
   CHECK(config_of({"--tf32", "--device", "auto"}).model.tf32);
   const auto why = error_of({"--tf32", "--device", "auto", "--verify"});
-  CHECK_THAT(why, ContainsSubstring("a step cannot be verified to less than 0.001"));
+  CHECK_THAT(why,
+             Catch::Matchers::ContainsSubstring("a step cannot be verified to less than 0.001"));
   CHECK(error_of({"--tf32", "--device", "auto", "--verify", "--verify-tolerance", "0.0005"}) ==
         why);
   CHECK(config_of({"--tf32", "--device", "auto", "--verify", "--verify-tolerance", "0.001"})
