@@ -100,7 +100,8 @@ result<at::Tensor> tensor_reader::read_run(const safetensors_entry& which, std::
     return bad_file(file_, "tensor \"" + which.name + "\" has a BOOL that is neither 0 nor 1");
   return flat;
 } catch (const std::exception& problem) {
-  return bad_file(file_, "tensor \"" + which.name + "\" cannot be loaded: " + reason_of(problem));
+  return fail(errc::handler_failed, file_.string() + " tensor \"" + which.name +
+                                        "\" cannot be loaded: " + reason_of(problem));
 }
 
 result<void> tensor_reader::for_each_run(

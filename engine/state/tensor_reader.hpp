@@ -20,7 +20,8 @@ namespace troupe::engine {
 
 /// Reads single tensors of a safetensors file, or parts of them, and holds none. The file stays
 /// open: one that replaces it by a rename is not read. May be used by several threads at once.
-/// Errors: bad_data naming the file and, where there is one, the tensor.
+/// Errors: bad_data naming the file and, where there is one, the tensor; handler_failed where there
+/// is no memory for that.
 class tensor_reader {
  public:
   /// Checks the whole header.

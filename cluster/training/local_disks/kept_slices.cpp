@@ -48,7 +48,7 @@ result<void> not_copied(actors::requester& ask, const found_slices& from,
                         const slice_copy_order& order, const error& why) {
   if (why.code != errc::bad_data) return tl::unexpected(why);
   return check_slice(ask, from.disks, from.what.manifest, order.file, order.from)
-      .and_then([&]() -> result<void> { return fail(errc::io_failed, why.text); });
+      .and_then([&](const auto&) -> result<void> { return fail(errc::io_failed, why.text); });
 }
 
 /// Has every host get the files that its stages are to read.
@@ -76,6 +76,22 @@ result<void> bring(actors::requester& ask, found_slices& from,
   return {};
 }
 
+/// Why a stage has not found files as its host had found them before: bad_data where they are not
+/// whole any more or somebody wrote to them meanwhile. Else the stage cannot open them, nor would
+/// it open others.
+error not_seen(actors::requester& ask, std::size_t disk, const found_slices& from,
+               const names& files) {
+  const auto& host = from.disks.disks.at(disk).host;
+  for (const auto& name : files) {
+    const auto now = check_slice(ask, from.disks, from.what.manifest, name, disk);
+    if (!now) return now.error();
+    if (now->identity != from.held.at(name).at(disk).identity)
+      return {errc::bad_data, host + ": " + now->name + " was changed while it was to be read"};
+  }
+  return {errc::io_failed, host + ": the stage there cannot open the files of " +
+                               from.what.manifest.slices + ", though they are whole"};
+}
+
 result<void> read(actors::pipeline& stages, actors::requester& ask, std::size_t place,
                   const found_slices& from, const names& files, bool state) {
   if (files.empty()) return {};
@@ -87,12 +103,7 @@ result<void> read(actors::pipeline& stages, actors::requester& ask, std::size_t 
   }
   const auto seen = stages.load_files_at(place, order);
   if (!seen) return tl::unexpected(seen.error());
-  if (*seen) return {};
-  for (const auto& name : files)
-    if (auto whole = check_slice(ask, from.disks, from.what.manifest, name, *disk); !whole)
-      return whole;
-  return fail(errc::bad_data, from.disks.disks.at(*disk).host + ": " + order.files.front().name +
-                                  " was changed while the stage was to read it");
+  return *seen ? result<void>() : tl::unexpected(not_seen(ask, *disk, from, files));
 }
 
 /// Has the run begin from the next older checkpoint instead, or from the beginning.

@@ -47,8 +47,8 @@ namespace troupe::cluster {
                                                                    std::optional<error> unread);
 
 /// Gives the stages what such a checkpoint holds: hosts copy from each other what their stages need
-/// and they lack, and the stages read it there. Errors: bad_data where a file is not whole any more, or cannot be
-/// read; bad_config where it does not fit the model; io_failed, peer_lost.
+/// and they lack, and the stages read it there. Errors: bad_data where a file is not whole any
+/// more, or cannot be read; bad_config where it does not fit the model; io_failed, peer_lost.
 [[nodiscard]] result<void> load_slices(actors::pipeline& stages, const prepared_run& run,
                                        actors::requester& ask, found_slices from);
 

@@ -1,10 +1,12 @@
 #include "cluster/training/pipeline/run.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -149,14 +151,15 @@ result<start_point> recover(pipeline_run& parts, const error& why,
   return from;
 }
 
-/// Whether the hosts are asked once more for a checkpoint on their disks, where another one may
-/// have a copy. Ends the stages that could not read it.
-result<bool> may_be_elsewhere(pipeline_run& parts, const start_point& from, const error& why) {
+/// Whether a checkpoint is checked and read once more: it may have been no more than touched, and
+/// of hosts another one may have a copy. Ends the stages that could not read it.
+result<bool> is_tried_again(pipeline_run& parts, const start_point& from, const error& why) {
   if (auto dropped = drop_stages_on(parts.ask, parts.group.hosts()); !dropped)
     return tl::unexpected(dropped.error());
   const auto step = from.steps_before;
-  if (!from.on_hosts || std::exchange(parts.asked_again, step) == step) return false;
-  log::warning(why.text + "; the hosts are asked for this checkpoint once more");
+  if (std::exchange(parts.tried_again, step) == step) return false;
+  log::warning(why.text + (from.on_hosts ? "; the hosts are asked for this checkpoint once more"
+                                         : "; this checkpoint is checked and read once more"));
   return true;
 }
 
@@ -164,7 +167,7 @@ result<bool> may_be_elsewhere(pipeline_run& parts, const start_point& from, cons
 result<start_point> pass_over_own(pipeline_run& parts, const error& why,
                                   std::optional<actors::pipeline>& stages,
                                   const start_point& from) {
-  const auto again = may_be_elsewhere(parts, from, why);
+  const auto again = is_tried_again(parts, from, why);
   if (!again) return tl::unexpected(again.error());
   if (*again) {
     way_back back(parts.run, parts.checkpoints, parts.beginning, parts.hosts);
@@ -192,17 +195,35 @@ void tell_checkpoint(const start_point& from) {
     log::info("the run goes on from the checkpoint of step " + std::to_string(from.steps_before));
 }
 
+/// Checks and opens once more the checkpoint that the run begins from, where that is in a folder of
+/// the trainer. Returns why it cannot.
+std::optional<error> reopen(prepared_run& run, const start_point& from) {
+  if (!from.file) return std::nullopt;
+  std::error_code absent;
+  const auto& source = from.file->source;
+  const auto is_folder = std::filesystem::is_directory(source, absent);
+  auto begun = read_whole(is_folder ? source : source.parent_path())
+                   .and_then([&](const whole_checkpoint& whole) { return begin_from(run, whole); });
+  return begun ? std::nullopt : std::optional(begun.error());
+}
+
 /// Where the run begins when its stages could not read the checkpoint that it was to begin from.
 result<start_point> begin_elsewhere(pipeline_run& parts, const error& why) {
   const bool is_told = parts.told.steps > parts.beginning.steps_before;  // by this trainer
-  const auto again = may_be_elsewhere(parts, parts.beginning, why);
+  const auto again = is_tried_again(parts, parts.beginning, why);
   if (!again) return tl::unexpected(again.error());
-  auto found = search_beginning(parts.run, parts.hosts, *again ? std::nullopt : std::optional(why));
+  auto unread = std::optional(why);
+  if (*again) unread = reopen(parts.run, parts.beginning);
+  parts.run.steps_before = parts.beginning.steps_before;  // a loss may have cut a search off
+  auto found = search_beginning(parts.run, parts.hosts, std::move(unread));
   if (!found) return tl::unexpected(found.error());
   parts.beginning = beginning_of(parts.run, std::move(*found));
-  parts.checkpoints.went_back(parts.run.steps_before);
   tell_checkpoint(parts.beginning);
-  if (is_told) return parts.beginning;
+  if (is_told) {
+    parts.checkpoints.went_back(parts.run.steps_before);
+    return parts.beginning;
+  }
+  parts.checkpoints.begin_behind(parts.run.steps_before);
   parts.told.steps = parts.run.steps_before;
   parts.told.evaluated = parts.run.evaluated;
   tell_start(parts, parts.beginning);
@@ -254,6 +275,7 @@ result<void> train_to_end(pipeline_run& parts, start_point from) {
       if (!line->empty()) parts.report->print(*line);
     const auto loaded = load(*stages, parts.run, parts.ask, from);
     is_unread = !loaded && is_of_checkpoint(from, loaded.error());
+    if (loaded) parts.tried_again.reset();
     return loaded
         .and_then([&] {
           return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();

@@ -79,6 +79,7 @@ result<bool> way_back::read_beginning() {
 
 result<start_point> way_back::take(return_core::source from) {
   if (from != return_core::source::anew) return std::move(read_);
+  run_.steps_before = beginning_.steps_before;  // a loss may have cut a search off
   return search_beginning(run_, by_, error{errc::bad_data, why_}).map([&](auto found) {
     return beginning_of(run_, std::move(found));
   });

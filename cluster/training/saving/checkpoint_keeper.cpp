@@ -50,7 +50,8 @@ bool was_cut_off(const error& why) {
 result<void> check_written(unfinished& of, const slice_copy_order& order, const error& why) {
   if (was_cut_off(why)) return tl::unexpected(why);
   if (why.code != errc::bad_data) return {};
-  return check_slice(of.ask, *of.disks, of.manifest, order.file, order.from);
+  return check_slice(of.ask, *of.disks, of.manifest, order.file, order.from).map([](const auto&) {
+  });
 }
 
 /// Has each host copy what the one before it has written, and notes who has what. Where a disk is
@@ -299,6 +300,10 @@ void checkpoint_keeper::note_if_evaluated(std::uint64_t step) const {
 
 void checkpoint_keeper::went_back(std::uint64_t step) {
   record_.went_back(step);
+}
+
+void checkpoint_keeper::begin_behind(std::uint64_t step) {
+  record_ = checkpoint_record_core(static_cast<std::uint32_t>(train_->accumulate), step);
 }
 
 result<actors::slices_under_way> checkpoint_keeper::ask_stages(

@@ -100,6 +100,8 @@ class checkpoint_keeper {
   /// The run continues after this step because later checkpoints could not be read; they are
   /// written again.
   void went_back(std::uint64_t step);
+  /// The run begins after this step instead, and nothing of it has been written or reported yet.
+  void begin_behind(std::uint64_t step);
 
   /// The evaluation after this step was reported, so a run that resumes from a checkpoint of this
   /// step, written already or not, need not repeat it.

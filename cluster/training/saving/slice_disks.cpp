@@ -237,8 +237,9 @@ std::vector<result<actors::known_file>> copy_slices(actors::requester& ask,
   return copied;
 }
 
-result<void> check_slice(actors::requester& ask, const slice_disks& disks,
-                         const checkpoint_manifest& of, const std::string& file, std::size_t disk) {
+result<actors::known_file> check_slice(actors::requester& ask, const slice_disks& disks,
+                                       const checkpoint_manifest& of, const std::string& file,
+                                       std::size_t disk) {
   const auto& own = disks.disks.at(disk);
   const auto checked =
       ask.request<actors::slices_checked>(
@@ -246,7 +247,7 @@ result<void> check_slice(actors::requester& ask, const slice_disks& disks,
              usual_deadlines.write)
           .get();
   if (!checked) return tl::unexpected(checked.error());
-  if (checked->faults.empty()) return {};
+  if (checked->faults.empty()) return checked->whole.at(file);
   return fail(errc::bad_data, own.host + ": " + checked->faults.begin()->second);
 }
 

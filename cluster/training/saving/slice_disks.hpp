@@ -78,11 +78,12 @@ struct found_slices {
     actors::requester& ask, const slice_disks& disks, const checkpoint_manifest& of,
     const std::vector<slice_copy_order>& orders);
 
-/// Whether a disk has a file of a checkpoint as it was written. Errors: bad_data naming what
-/// differs, peer_lost.
-[[nodiscard]] result<void> check_slice(actors::requester& ask, const slice_disks& disks,
-                                       const checkpoint_manifest& of, const std::string& file,
-                                       std::size_t disk);
+/// A file of a checkpoint as its host sees it now, if the disk has it as it was written. Errors:
+/// bad_data naming what differs, peer_lost.
+[[nodiscard]] result<actors::known_file> check_slice(actors::requester& ask,
+                                                     const slice_disks& disks,
+                                                     const checkpoint_manifest& of,
+                                                     const std::string& file, std::size_t disk);
 
 /// Has hosts keep the manifest of a checkpoint that is complete. Errors: io_failed, peer_lost.
 [[nodiscard]] result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,

@@ -349,12 +349,15 @@ TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is pas
   const killed_behind_8 run;
   const auto& folder = run.folder;
   fs::copy(run.checkpoints, folder / "copy", fs::copy_options::recursive);
-  const auto passed = [&](const std::string& name, const words& how, const std::string& why) {
+  const auto passed = [&](const std::string& name, const words& how, const std::string& why,
+                          const words& more = {}) {
     fs::remove_all(run.checkpoints);
     fs::copy(folder / "copy", run.checkpoints, fs::copy_options::recursive);
     fs::remove(folder / "json");
     const auto outcome = run.resume(
-        name, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, how);
+        name,
+        with({"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"}, more),
+        how);
     REQUIRE(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring(why) &&
                                 ContainsSubstring("; this checkpoint is passed over") &&
@@ -366,8 +369,35 @@ TEST_CASE("With --resume auto a checkpoint that a stage alone cannot read is pas
   passed(some_weights, to_stages, run.unread(some_weights));
   passed(state, to_stages, run.unread(state));
   passed(some_weights, after_the_check, run.unread(some_weights));
+  passed(some_weights, {"TROUPE_UNREADABLE_AFTER=2"},
+         run.unread(some_weights) + "; this checkpoint is checked and read once more",
+         {"--stages-in", "threads"});
   passed(some_weights, with(to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
          (run.newest / some_weights).string() + " was changed while it was to be read");
+}
+
+TEST_CASE("A checkpoint that a stage cannot read once, or that was touched, is not passed over",
+          "[untimed]") {
+  const calm_run calm(TROUPE_PROGRAM, two_stages({}));
+  const killed_behind_8 run;
+  const auto& folder = run.folder;
+  const auto once = with(to_stages, {"TROUPE_UNREADABLE_TIMES=1"});
+  const auto check_read = [&](const words& how, const std::string& why) {
+    fs::remove(folder / "json");
+    const auto outcome = run.resume(
+        some_weights, {"--resume", "auto", "--save", folder / "resumed", "--json", folder / "json"},
+        how);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err,
+               ContainsSubstring(why + "; this checkpoint is checked and read once more") &&
+                   !ContainsSubstring("passed over"));
+    CHECK(steps_in(folder / "json") == std::vector<int>{9, 10, 11, 12});
+    check_same_weights(calm.weights(), folder / "resumed");
+    fs::remove_all(run.checkpoints / "step-000012");
+  };
+  check_read(once, run.unread(some_weights));
+  check_read(with(once, {"TROUPE_UNREADABLE_WRITTEN=1"}),
+             (run.newest / some_weights).string() + " was changed while it was to be read");
 }
 
 TEST_CASE("With --resume auto a run begins anew where a stage cannot read its only checkpoint",

@@ -1,8 +1,9 @@
 // Loaded into a process (LD_PRELOAD), plays a disk that cannot read the middle of one file: the one
 // of which TROUPE_UNREADABLE is another name, from when that name is there. Where the environment
-// has TROUPE_UNREADABLE_IN, so it does only in processes whose command lines have that word, and
-// with TROUPE_UNREADABLE_AFTER only after so many reads in a process. With
-// TROUPE_UNREADABLE_WRITTEN the file can be read, and somebody writes to it before.
+// has TROUPE_UNREADABLE_IN, so it does only in processes whose command lines have that word, with
+// TROUPE_UNREADABLE_AFTER only after so many reads in a process, and with TROUPE_UNREADABLE_TIMES
+// only so many times there. With TROUPE_UNREADABLE_WRITTEN the file can be read, and somebody
+// writes to it before.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <string>
 
 namespace {
@@ -31,10 +33,18 @@ bool is_meant_here() {
   return meant;
 }
 
-bool is_over() {
-  static const char* const count = std::getenv("TROUPE_UNREADABLE_AFTER");
-  static std::atomic<int> left = count == nullptr ? 0 : std::atoi(count);
-  return left.fetch_sub(1) <= 0;
+int count_in(const char* name, int otherwise) {
+  const char* const count = std::getenv(name);
+  return count == nullptr ? otherwise : std::atoi(count);
+}
+
+/// Counts the reads.
+bool is_its_turn() {
+  static const int after = count_in("TROUPE_UNREADABLE_AFTER", 0);
+  static const int times = count_in("TROUPE_UNREADABLE_TIMES", std::numeric_limits<int>::max());
+  static std::atomic<int> reads = 0;
+  const int before = reads.fetch_add(1);
+  return before >= after && before - after < times;
 }
 
 bool is_unreadable(int descriptor, std::size_t count, off_t from) {
@@ -44,7 +54,7 @@ bool is_unreadable(int descriptor, std::size_t count, off_t from) {
   if (name == nullptr || ::stat(name, &bad) != 0 || ::fstat(descriptor, &of) != 0) return false;
   const auto middle = of.st_size / 2;
   return of.st_dev == bad.st_dev && of.st_ino == bad.st_ino && from <= middle &&
-         middle < from + static_cast<off_t>(count) && is_meant_here() && is_over();
+         middle < from + static_cast<off_t>(count) && is_meant_here() && is_its_turn();
 }
 
 /// Writes what is there in the middle of the file.

@@ -440,29 +440,36 @@ TEST_CASE("Where the last checkpoint is damaged, a run goes back to the one befo
 
 namespace {
 
+const std::string spoiled = "step-000008/weights.stage-1.safetensors";
+
 /// Stages that are lost with all versions of them, behind step 9, where the disk cannot read a file
-/// of the last checkpoint. `how`: see with_unreadable; `why`: what is said of that file.
-void check_unreadable(const words& how, const std::string& why) {
+/// of the last checkpoint. `how`: see with_unreadable.
+program_outcome lose_all_behind_9(const words& how) {
   const scratch_folder folder;
   const auto kept = folder / "kept";
-  const auto file = kept / "step-000008" / "weights.stage-1.safetensors";
   bool found = false;
   std::error_code refused;  // the saboteur's thread makes no assertions
   const auto spoil = [&] {
     found = tests::wait_until_there(kept / "step-000008");
-    fs::create_hard_link(file, folder / "bad", refused);
+    fs::create_hard_link(kept / spoiled, folder / "bad", refused);
   };
   const auto run = training({"--stages", "2", "--link", "tcp"});
-  const auto outcome = check_like(
+  auto outcome = check_like(
       calm_run(TROUPE_PROGRAM, without_ways(run)), "/usr/bin/env",
       tests::with_unreadable(folder / "bad",
                              with(run, {"--checkpoint-dir", kept, "--checkpoint-every", "4"}), how),
       {{9, {.stage = "stage-0", .with = {"stage-1"}, .before = spoil}}}, sequel::returned);
   CHECK(found);
   CHECK_FALSE(refused);
+  return outcome;
+}
+
+/// It is passed over. `why`: what is said of that file.
+void check_unreadable(const words& how, const std::string& why) {
+  const auto outcome = lose_all_behind_9(how);
   const auto passed = outcome.err.find("the run cannot go back to its checkpoint of step 8: ");
   REQUIRE(passed != std::string::npos);
-  CHECK(outcome.err.find(file.string() + why, passed) != std::string::npos);
+  CHECK(outcome.err.find(spoiled + why, passed) != std::string::npos);
   CHECK(outcome.err.find("the run goes back to its checkpoint of step 4", passed) !=
         std::string::npos);
 }
@@ -478,6 +485,14 @@ TEST_CASE(
   check_unreadable(tests::to_stages, " cannot be read: Input/output error");
   check_unreadable(with(tests::to_stages, {"TROUPE_UNREADABLE_WRITTEN=1"}),
                    " was changed while it was to be read");
+}
+
+TEST_CASE("A run goes back to its last checkpoint though a stage could not read it once") {
+  const auto outcome = lose_all_behind_9(with(tests::to_stages, {"TROUPE_UNREADABLE_TIMES=1"}));
+  CHECK_THAT(outcome.err,
+             ContainsSubstring(spoiled + " cannot be read: Input/output error; this checkpoint is "
+                                         "checked and read once more") &&
+                 !ContainsSubstring("the run cannot go back to its checkpoint"));
 }
 
 TEST_CASE("A stage that is lost again and again without progress ends the run") {

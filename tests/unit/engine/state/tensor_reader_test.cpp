@@ -146,6 +146,9 @@ TEST_CASE("a file that is cut while it is open, or holds a wrong BOOL, is an err
   const auto reader = tensor_reader::open(file).value();
   CHECK_THAT(error_of(reader->read(*reader->find("flag"))).text,
              ContainsSubstring("\"flag\" has a BOOL"));
+  constexpr auto too_many = std::uint64_t{1} << 48;  // which is no fault of the file
+  CHECK_THAT(error_of(reader->read_run(*reader->find("w"), 0, too_many), errc::handler_failed).text,
+             ContainsSubstring(file.string()) && ContainsSubstring("there is no memory for"));
   std::filesystem::resize_file(file, bytes.size() - 8);
   const error cut = error_of(reader->read(*reader->find("w")), errc::bad_data);
   CHECK_THAT(cut.text, ContainsSubstring(file.string()) && ContainsSubstring("cut"));

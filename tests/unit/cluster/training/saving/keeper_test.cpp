@@ -368,6 +368,18 @@ TEST_CASE("Checkpoints behind the step that a run goes back to are written again
   CHECK(run.keeper.own_steps() == std::vector<std::uint64_t>{8});
 }
 
+TEST_CASE("A run that begins behind an earlier step after all reports a step before it is kept") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "4"));
+  run.keeper.told(8);  // in what it was to begin from
+  run.keeper.begin_behind(4);
+  CHECK(run.is_due(8));
+  run.begin(8);
+  CHECK(run.keeper.last_step(patience, run.print) == 4);
+  CHECK_FALSE(std::filesystem::exists(folder / "kept" / "step-000008"));
+  CHECK(run.write(8) == 8);
+}
+
 TEST_CASE("Who tries whether a folder takes checkpoints shows nothing there that could stay") {
   const tests::scratch_folder folder;
   auto config = config_for(folder, "4");
