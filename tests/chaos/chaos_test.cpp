@@ -17,8 +17,8 @@ namespace {
 
 using namespace troupe;
 
-constexpr std::size_t most_calls = 4, most_moments = 8;  // of a case
-constexpr chaos::seconds bound{90};                      // of one run
+constexpr std::size_t calls_tried = 4, moments_tried = 8;  // in a case
+constexpr chaos::seconds bound{90};                        // of one run
 
 // The same one each time: a new trouble is for ./dev chaos to find.
 std::uint64_t some_seed() {
@@ -49,7 +49,7 @@ TEST_CASE("Whichever call fails once, each process ends in order, or goes on", "
   const auto calls = chaos::count_calls(what, bound);
   REQUIRE(calls.size() > 50);
   std::size_t made = 0;
-  for (std::size_t i = 0; i < most_calls; ++i) {
+  for (std::size_t i = 0; i < calls_tried; ++i) {
     auto one = random.one_of(calls);
     one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));
     const auto tried = chaos::try_call(one, bound);
@@ -60,7 +60,7 @@ TEST_CASE("Whichever call fails once, each process ends in order, or goes on", "
     made += tried.was_made ? 1 : 0;
   }
   WARN("seed " << seed << ", " << what.name << ": " << made << " of " << calls.size()
-               << " calls failed in " << most_calls << " runs");
+               << " calls failed in " << calls_tried << " runs");
   CHECK(made > 0);
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("Whenever a process is signalled or killed, nobody else dies of it and
   const auto& what = random.one_of(chaos::subjects());
   chaos::pace usual(bound);
   std::set<chaos::phase> phases;
-  for (std::size_t i = 0; i < most_moments; ++i) {
+  for (std::size_t i = 0; i < moments_tried; ++i) {
     const auto tried = chaos::try_moment(seed + i, what.name, usual, bound);
     INFO("./dev chaos moments --runs 1 --subject " << what.name << " --seed " << seed + i << "\n"
                                                    << tried.fault << ", while "
@@ -80,7 +80,7 @@ TEST_CASE("Whenever a process is signalled or killed, nobody else dies of it and
     CHECK(text_of(tried.complaints) == "");
     phases.insert(tried.where);
   }
-  WARN("seed " << seed << ", " << what.name << ": " << most_moments << " runs in " << phases.size()
+  WARN("seed " << seed << ", " << what.name << ": " << moments_tried << " runs in " << phases.size()
                << " phases");
   CHECK(phases.size() >= 2);
 }
@@ -148,7 +148,7 @@ TEST_CASE("Whichever call fails once of a run that loses its data with a stage, 
                    : 0;
   }
   CHECK(threads == 1);
-  for (std::size_t i = 0; i < most_calls; ++i) {
+  for (std::size_t i = 0; i < calls_tried; ++i) {
     auto one = random.one_of(calls);
     if (one.process != "program") one.process = "stage-1.2";
     one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));

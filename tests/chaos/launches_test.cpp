@@ -50,16 +50,6 @@ std::vector<host_process> meant(const test_hosts& hosts, const std::string& who,
   return hosts.at(host).processes_with("--node-name");
 }
 
-std::string left_on(const test_hosts& hosts, steady::time_point until) {
-  std::string text;
-  for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)}) {
-    const auto rest = std::chrono::duration_cast<milliseconds>(until - steady::now());
-    for (const auto& each : host->left_after(std::max(rest, milliseconds(0))))
-      text += host->name() + ": " + std::to_string(each.pid) + " " + each.command + "\n";
-  }
-  return text;
-}
-
 /// How long a launch takes to its first step; it is ended then.
 milliseconds time_to_first_step(const test_hosts& hosts, const std::vector<std::string>& command) {
   const auto begin = steady::now();
@@ -68,7 +58,7 @@ milliseconds time_to_first_step(const test_hosts& hosts, const std::vector<std::
   const auto took = std::chrono::duration_cast<milliseconds>(steady::now() - begin);
   for (const auto& each : meant(hosts, "launcher", 0)) ::kill(each.pid, SIGKILL);
   static_cast<void>(launch.end());
-  REQUIRE(left_on(hosts, steady::now() + 2s) == "");
+  REQUIRE(anything_left(hosts, 2s) == "");
   return took;
 }
 
@@ -99,7 +89,7 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
   REQUIRE_FALSE(victims.empty());
   for (const auto& each : victims) ::kill(each.pid, what.signal);
   if (what.who == "launcher" && what.signal == SIGKILL) {
-    CHECK(left_on(hosts, steady::now() + 2s) == "");
+    CHECK(anything_left(hosts, 2s) == "");
     return what.who;
   }
   // The launcher ends by itself, and all is gone two seconds later.
@@ -109,7 +99,7 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
     for (const auto& each : meant(hosts, "launcher", 0)) ::kill(each.pid, SIGKILL);
   const auto outcome = launch.end();
   if (what.who != "launcher") CHECK(outcome.code != 0);
-  CHECK(left_on(hosts, steady::now() + 2s) == "");
+  CHECK(anything_left(hosts, 2s) == "");
   return what.who;
 }
 

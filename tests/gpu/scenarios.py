@@ -289,9 +289,11 @@ def steps_of(log: Path) -> list[dict]:
 
 def wait_for_steps(run: subprocess.Popen[str], log: Path, count: int) -> None:
     """Until a run's JSON lines have so many steps."""
+    end = time.monotonic() + PATIENCE_S
     while len(steps_of(log)) < count:
-        if run.poll() is not None:
-            raise Wrong(f"ended early: {run.communicate()[0][-300:]}")
+        if run.poll() is not None or time.monotonic() > end:
+            run.kill()
+            raise Wrong(f"{count} steps have not come: {run.communicate()[0][-300:]}")
         time.sleep(0.02)
 
 

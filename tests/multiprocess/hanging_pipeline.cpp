@@ -1,11 +1,14 @@
 // resnet_pipeline with models of which one layer never returns, after some micro-batches that it
-// does: "sleeps" in a forward, "deadlocks" in a backward. "dawdles" takes seconds once, in a
-// forward.
+// does: "sleeps" in a forward, "deadlocks" in a backward. "dawdles" takes a forward that ends once
+// the file that TROUPE_DAWDLES_UNTIL names is there.
 
 #include <ATen/TensorOperators.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +31,12 @@ constexpr int good_microbatches = 12;
   for (;;) pause();
 }
 
+void dawdle() {
+  const char* const file = std::getenv("TROUPE_DAWDLES_UNTIL");
+  if (file == nullptr) std::abort();
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 /// Waits for a lock that another thread never gives back.
 void deadlock() {
   static std::timed_mutex taken;
@@ -48,7 +57,7 @@ class troubled final : public tests::wrapped_layer {
   at::Tensor forward(const at::Tensor& input, bool training) override {
     const bool now = training && ++forwards_ == good_microbatches;
     if (now && kind_ == trouble::sleeps) sleep_for_ever();
-    if (now && kind_ == trouble::dawdles) std::this_thread::sleep_for(std::chrono::seconds(3));
+    if (now && kind_ == trouble::dawdles) dawdle();
     if (!now || kind_ != trouble::deadlocks) return wrapped().forward(input, training);
     const auto x = input * 1;  // whose gradient is the last that this layer's backward gives
     x.register_hook([](const at::Tensor&) { deadlock(); });

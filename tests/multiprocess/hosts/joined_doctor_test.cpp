@@ -82,7 +82,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
           "[untimed]") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto file = run_of_others(hosts, "8");
+  const auto file = run_of_others(hosts, "12");  // for two that come one after the other
   const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
   std::optional<program_outcome> stranger, surplus;
   const auto outcome = hosts.home().run(as_examined(file), [&](pid_t, std::string_view line) {
@@ -91,7 +91,7 @@ TEST_CASE("Doctor says who has not joined, by which command it does, and who was
     stranger = hosts.at(0).run(join_as("stage-0", other));  // the last one is told
   });
   CHECK(outcome.code == 1);
-  expect_line(outcome, {"warning", "stage-0", "node", "it has not joined within 8 s",
+  expect_line(outcome, {"warning", "stage-0", "node", "it has not joined within 12 s",
                         "(a connection was refused: ", "cluster's secret"});
   expect_line(outcome, {"-> start it while doctor waits: troupe join " + trainer_door +
                         " --name stage-1 --secret-file FILE --config FILE"});

@@ -151,16 +151,30 @@ inline std::vector<std::string> as_examined(const std::string& file) {
   return {TROUPE_PROGRAM, "--doctor", "--config", file};
 }
 
-/// Waits until nothing on two hosts and at home has to do with the program, and returns what still
-/// does when `limit` has passed, and as much more as an end is held up meanwhile.
-inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
-  return left_after(limit, [&hosts] {
+/// Waits until nothing whose command holds a word runs at home and on so many hosts, and returns
+/// what still does when `limit` has passed, and as much more as an end is held up meanwhile on any.
+inline std::string left_with(const std::string& word, const test_hosts& hosts,
+                             std::chrono::milliseconds limit, std::size_t count) {
+  std::vector<const test_host*> all{&hosts.home()};
+  for (std::size_t i = 0; i < count; ++i) all.push_back(&hosts.at(i));
+  return left_after(limit, [&] {
     std::string left;
-    for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
-      for (const auto& each : host->processes_with(TROUPE_PROGRAM))
+    for (const auto* host : all)
+      for (const auto& each : host->processes_with(word))
         left += host->name() + ": " + std::to_string(each.pid) + " " + each.command + "\n";
     return left;
   });
+}
+
+/// The same of whatever runs there.
+inline std::string anything_left(const test_hosts& hosts, std::chrono::milliseconds limit,
+                                 std::size_t count = 2) {
+  return left_with("", hosts, limit, count);
+}
+
+/// The same of what has to do with the program, on two hosts.
+inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
+  return left_with(TROUPE_PROGRAM, hosts, limit, 2);
 }
 
 /// From now on root's shell begins with a line on one host, whatever it is started for.

@@ -28,15 +28,7 @@ using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
 void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
-  const auto end = std::chrono::steady_clock::now() + 2s;
-  const auto left_at = [&](const test_host& host) {
-    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::max(end - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration(0)));
-    INFO(host.name());
-    CHECK(told_of(host.left_after(time)) == "");
-  };
-  left_at(hosts.home());
-  for (std::size_t i = 0; i < count; ++i) left_at(hosts.at(i));
+  CHECK(anything_left(hosts, 2s, count) == "");
 }
 
 /// Each host reaches the trainer alone by the network of its address, and the other by another one.

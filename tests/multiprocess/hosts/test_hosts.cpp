@@ -55,6 +55,14 @@ void write(const fs::path& file, const std::string& text, fs::perms mode = fs::p
 
 }  // namespace
 
+double threads_for_a_core() {
+  std::ifstream file("/proc/stat");
+  for (std::string word; file >> word;)
+    if (word == "procs_running" && file >> word)
+      return std::stod(word) / static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
+  return 1;  // a system that does not tell
+}
+
 std::string test_hosts::unavailable() {
   if (::geteuid() != 0) return "only root makes network namespaces";
   for (const auto& program : {sshd, nsenter, unshare, std::string("ssh"), std::string("ip")})

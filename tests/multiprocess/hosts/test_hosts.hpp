@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -21,16 +22,24 @@ namespace troupe::tests {
 /// work on the machine (see hold_up).
 inline constexpr int threads_of_an_end = 10;
 
+/// How many threads on the machine compute, or wait for a core, for each core that it has.
+[[nodiscard]] double threads_for_a_core();
+
 /// Looks until nothing is left, and returns what still is when `limit` has passed, and as much more
-/// as an end is held up meanwhile.
+/// as an end is held up meanwhile, two seconds at most: where it waits for an event, or where it
+/// computes beside more threads than there are cores.
 template <class Look>
 auto left_after(std::chrono::milliseconds limit, Look look) {
+  using seconds = std::chrono::duration<double>;
   const hold_up held;
   const auto begin = std::chrono::steady_clock::now();
-  for (;;) {
+  double threads = 0;  // of all looks
+  for (int looks = 1;; ++looks) {
     auto left = look();
-    const auto waited = std::chrono::steady_clock::now() - begin;
-    if (left.empty() || waited > limit + held.over(threads_of_an_end)) return left;
+    threads += threads_for_a_core();
+    const auto slower = std::min<seconds>(limit * (threads / looks - 1), std::chrono::seconds(2));
+    const auto more = std::max<seconds>(slower, held.over(threads_of_an_end));
+    if (left.empty() || std::chrono::steady_clock::now() - begin > limit + more) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
