@@ -8,7 +8,7 @@ namespace troupe::actors {
 
 /// Has the work thread do an action with what has arrived for it. Its output comes back as
 /// `output_ready`, as soon as it is there, and its end as `work_done`.
-void start_work(stage_pointer self, const engine::step_key& step, const engine::action& what);
+void start_work(stage_pointer self, const engine::step_key& key, const engine::action& what);
 
 /// Has the work thread bring an evaluation's losses from the device, which keeps them until the
 /// step's actions are done, and say so by `losses_known`; false: there are none, they are known, or
