@@ -214,8 +214,11 @@ class replay_company {
   };
 
   struct process {
+    process() = default;
+    process(process&&) = default;  // not copied: a copy would share its cores
+
     process_id self;
-    // Its own, for the sources in tests/sim/steps alone.
+    // For the sources in tests/sim/steps alone.
     std::shared_ptr<engine::stage_core> core;
     std::shared_ptr<engine::step_end_core> end;
     std::shared_ptr<engine::all_reduce_core> reduce;

@@ -227,7 +227,7 @@ struct replay_state {
 };
 
 struct stage_state {
-  stage_state();  // both in step_order.cpp: few sources know the cores
+  stage_state();  // as the destructor in step_order.cpp: few sources know the cores
   stage_state(const stage_state&) = delete;
   stage_state& operator=(const stage_state&) = delete;
   /// Before the work thread is joined, it is told that nobody answers it any more.

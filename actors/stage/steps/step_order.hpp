@@ -4,7 +4,7 @@
 #include "actors/messages/stage.hpp"
 #include "actors/stage/state/stage_state.hpp"
 
-/// The order of a stage's work: its `engine::stage_core` is told of runs, and of what the work
+/// The order of a stage's work. Its `engine::stage_core` is told of runs, and of what the work
 /// thread has done: a part of the stage's shell (stage_state.hpp).
 namespace troupe::actors {
 
