@@ -115,7 +115,7 @@ caf::result<slice_copied> on_copy(slice_store_pointer self, const copy_slice& wh
   return promise;
 }
 
-caf::result<slice_piece> on_read(slice_store_pointer self, const read_slice_file& what) {
+caf::result<slice_piece> on_read_file(slice_store_pointer self, const read_slice_file& what) {
   const auto file = self->state.folder->file(what.checkpoint, what.name);
   if (!file) return to_caf(file.error());
   auto bytes = engine::read_bytes(*file, what.first, std::min(what.most, bytes_at_once));
@@ -154,7 +154,7 @@ slice_store_actor::behavior_type slice_store_behavior(
   end_when_thrown(*self, store_name);
   const guarding guarded(self, store_name);
   return {
-      guarded(on_check),         guarded(on_copy), guarded(on_read),
+      guarded(on_check),         guarded(on_copy), guarded(on_read_file),
       guarded(on_keep_manifest), guarded(on_keep), guarded(on_list),
   };
 }

@@ -86,7 +86,7 @@ caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice
   return slice_written{.files = std::move(*files)};
 }
 
-caf::result<slice_piece> on_read(slice_writer_pointer self, const read_slice& what) {
+caf::result<slice_piece> on_read_slice(slice_writer_pointer self, const read_slice& what) {
   auto& kept = self->state.kept;
   if (kept.step != what.step)
     return refusal(self->state, {errc::stale, "the slice of step " + std::to_string(what.step) +
@@ -111,7 +111,7 @@ slice_writer_actor::behavior_type slice_writer_behavior(slice_writer_pointer sel
   const guarding guarded(self, name);
   return {
       guarded(on_store),
-      guarded(on_read),
+      guarded(on_read_slice),
   };
 }
 
