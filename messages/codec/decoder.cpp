@@ -17,18 +17,19 @@ struct refusal {
   error what;
 };
 
-[[noreturn]] void refuse(std::string text) {
+[[noreturn]] void throw_refusal(std::string text) {
   throw refusal{{errc::bad_frame, "frame refused: " + std::move(text)}};
 }
 
 void check(std::uint64_t count, std::uint64_t limit, const char* what, const char* name) {
-  if (count > limit) refuse(fmt::format("{} {}, limit {} is {}", count, what, name, limit));
+  if (count > limit) throw_refusal(fmt::format("{} {}, limit {} is {}", count, what, name, limit));
 }
 
 template <class Ours, class Theirs>
 Ours checked_enum(Theirs raw, Ours last, const char* what) {
   const auto number = static_cast<std::uint16_t>(raw);
-  if (number > static_cast<std::uint16_t>(last)) refuse(fmt::format("unknown {} {}", what, number));
+  if (number > static_cast<std::uint16_t>(last))
+    throw_refusal(fmt::format("unknown {} {}", what, number));
   return static_cast<Ours>(number);
 }
 
@@ -70,7 +71,7 @@ class body_reader {
       case wire::Value::TEXT:
         return {read_text(in.getText())};
       case wire::Value::BYTES:
-        refuse("a byte string, which no message holds");
+        throw_refusal("a byte string, which no message holds");
       case wire::Value::TENSOR:
         return {read_index(in.getTensor())};
       case wire::Value::ACTOR:
@@ -78,11 +79,12 @@ class body_reader {
       case wire::Value::LIST:
         return {read_list(in.getList(), depth + 1)};
     }
-    refuse("unknown kind of value");
+    throw_refusal("unknown kind of value");
   }
 
   value::tensor_index read_index(std::uint32_t index) const {
-    if (index >= tensors_) refuse(fmt::format("tensor index {} of {} tensors", index, tensors_));
+    if (index >= tensors_)
+      throw_refusal(fmt::format("tensor index {} of {} tensors", index, tensors_));
     return {index};
   }
 
@@ -116,9 +118,9 @@ wire_tensor read_tensor(wire::Tensor::Reader in, const limits& bounds) {
   out.descriptor.shape = read_sizes(in.getShape(), bounds);
   out.descriptor.strides = read_sizes(in.getStrides(), bounds);
   const result<std::uint64_t> bytes = checked_bytes(out.descriptor, bounds);
-  if (!bytes) refuse(bytes.error().text);
+  if (!bytes) throw_refusal(bytes.error().text);
   if (*bytes != in.getByteCount())
-    refuse(fmt::format("a tensor of {} bytes that claims {}", *bytes, in.getByteCount()));
+    throw_refusal(fmt::format("a tensor of {} bytes that claims {}", *bytes, in.getByteCount()));
   out.bytes.bytes = *bytes;
   return out;
 }

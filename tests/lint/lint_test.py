@@ -11,6 +11,7 @@ import unittest
 import headers
 import links
 import lint
+import local_names
 
 BAD = [
     # (path, source, rules that must fire)
@@ -203,6 +204,47 @@ class PublicHeaders(unittest.TestCase):
         found = self.found_in({example: '#include "engine/b.hpp"\n'})
         self.assertEqual(found, [f"{example}: headers: engine/b.hpp is not public: see "
                                  "docs/headers.md"])
+
+
+class LocalNames(unittest.TestCase):
+    """What two sources of a target have in anonymous namespaces."""
+
+    def clashes_of(self, one, other, around="troupe"):
+        wrapped = {path: f"namespace {where} {{\nnamespace {{\n\n{text}\n\n}}  // namespace\n}}\n"
+                   for path, text, where in (("a.cpp", one, "troupe"), ("b.cpp", other, around))}
+        return [name for name, *_ in local_names.clashes(wrapped)]
+
+    def test_constants_types_and_functions_of_the_same_parameters_clash(self):
+        for one, other in (("constexpr int a = 1;", "const std::vector<int> a{1, 2};"),
+                           ("struct a {\n  int b;\n};", "enum class a { b };"),
+                           ("using a = int;", "using a = long;"),
+                           ("using a = int;", "struct a : b {\n};"),
+                           ("int a[2] = {};", "a_type& a() { return all; }"),
+                           ("void a(int b, c<d, e> f) {}", "[[noreturn]] int a(int g,\n  c<d, e> h = {}) {\n}"),
+                           ("template <class T>\nT a(const T& b) {}", "template <class T>\nint a(const T& c) {}")):
+            with self.subTest(one=one, other=other):
+                self.assertEqual(self.clashes_of(one, other), ["a"])
+                self.assertEqual(self.clashes_of(one, other, around="other"), [])
+
+    def test_overloads_equal_aliases_and_what_is_inside_others_do_not(self):
+        for one, other in (("void a(int b) {}", "void a(long b) {}"),
+                           ("using a = int;", "using a = int;"),
+                           ("struct a {\n  int b = 1;\n};", "struct c {\n  int a = 1;\n};"),
+                           ("// int a = 1;\nint b = 1;", "int a = 1;")):
+            with self.subTest(one=one, other=other):
+                self.assertEqual(self.clashes_of(one, other), [])
+
+    def test_sources_are_those_of_one_target_that_batches_may_hold(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "engine").mkdir()
+            for name in "abcd":
+                (root / "engine" / f"{name}.cpp").write_text("")
+            (root / "engine" / "CMakeLists.txt").write_text(
+                "troupe_library(one a.cpp b.cpp)  # c.cpp\ntroupe_test(two c.cpp $<X(y)> d.cpp LINK one)\n"
+                "set_source_files_properties(d.cpp PROPERTIES\n  SKIP_UNITY_BUILD_INCLUSION ON)\n")
+            self.assertEqual([(name, sorted(sources)) for name, sources in local_names.targets(root)],
+                             [("one", ["engine/a.cpp", "engine/b.cpp"]), ("two", ["engine/c.cpp"])])
 
 
 class Pages(unittest.TestCase):
