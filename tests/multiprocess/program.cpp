@@ -118,11 +118,11 @@ void program_outcome::show(const std::string& program, const std::vector<std::st
       Catch::MessageBuilder("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info) << text);
 }
 
-double seconds_to_go_on(const program_outcome& outcome) {
+std::chrono::duration<double> seconds_to_go_on(const program_outcome& outcome) {
   static const std::regex told("go on, ([0-9.]+) s after the loss was known");
   std::smatch found;
   REQUIRE(std::regex_search(outcome.err, found, told));
-  return std::stod(found[1]);
+  return std::chrono::duration<double>(std::stod(found[1]));
 }
 
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,

@@ -70,7 +70,7 @@ static inline std::string shell_line(const std::string& first,
 
 /// How long after a loss was known a run has said that the other stages go on; fails the test where
 /// it has not.
-double seconds_to_go_on(const program_outcome& outcome);
+std::chrono::duration<double> seconds_to_go_on(const program_outcome& outcome);
 
 /// For `on_line`.
 using line_handler = std::function<void(pid_t, std::string_view)>;

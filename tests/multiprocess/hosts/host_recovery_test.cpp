@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "messages/base/simd.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 #include "tests/multiprocess/recovery/calm_run.hpp"
+#include "tests/unit/hold_up.hpp"
 #include "tests/words.hpp"
 
 namespace {
@@ -294,13 +296,17 @@ TEST_CASE("A replacement that is stopped on its host before it has joined is rep
   const auto nodes = node_table("alpha", hosts.at(0).address()) +
                      node_table("beta", hosts.at(1).address(),
                                 "environment = [\"TROUPE_STOPPED_STAGE=stage-2.2\"]\n");
-  const auto outcome = check_over_ssh(hosts, nodes, four_stages,
-                                      [&] { kill_on(hosts.at(1), "--node-name stage-2"); });
+  std::optional<hold_up> held;
+  const auto outcome = check_over_ssh(hosts, nodes, four_stages, [&] {
+    kill_on(hosts.at(1), "--node-name stage-2");
+    held.emplace();
+  });
   CHECK_THAT(outcome.err, ContainsSubstring("stage-2.2 on node beta (10.77.0.3) was killed by "
                                             "signal 9 (SIGKILL): it had been stopped (SIGSTOP) for "
                                             "1 s, and had not joined the run; it is replaced") &&
                               !ContainsSubstring("takes the place of"));
-  CHECK(seconds_to_go_on(outcome) < 10);
+  REQUIRE(held);
+  CHECK(seconds_to_go_on(outcome) < 10s + held->over(threads_of_an_end));
 }
 
 TEST_CASE("A host that is lost with all that runs there is done without", "[untimed]") {
@@ -342,10 +348,15 @@ TEST_CASE("A host that is lost with a whole replica is done without", "[untimed]
 TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto outcome = check_over_ssh(
-      hosts, node_tables(hosts), four_stages, [&] { hosts.at(1).cut_off(); }, {}, "9");
+  std::optional<hold_up> held;
+  const auto cut_off = [&] {
+    hosts.at(1).cut_off();
+    held.emplace();
+  };
+  const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages, cut_off, {}, "9");
   // Its agent, which says nothing, is not waited for until it counts as lost.
-  CHECK(seconds_to_go_on(outcome) < 7);
+  REQUIRE(held);
+  CHECK(seconds_to_go_on(outcome) < 7s + held->over(threads_of_an_end));
   CHECK_THAT(outcome.err,
              ContainsSubstring("node beta (10.77.0.3): its agent has not ended stage-") &&
                  ContainsSubstring(" within 1.5 s; all processes there are given up"));
