@@ -125,6 +125,8 @@ TEST_CASE("Stage processes leave a stopped trainer, which learns that it was lef
 
 TEST_CASE("A stage that is stopped once its work is done is waited for, and that is said") {
   const tests::scratch_memory memory;
+  std::chrono::steady_clock::time_point continued;
+  std::optional<hold_up> held;
   const auto outcome = tests::run_other(
       "/bin/sh",
       {"-c", "TROUPE_STOPS_AT_END=1 exec " TROUPE_PERTURBED
@@ -132,11 +134,17 @@ TEST_CASE("A stage that is stopped once its work is done is waited for, and that
              "--verbose"},
       tests::at_line("stage-0 has not ended with the run: it may be stopped (SIGSTOP)",
                      [&](pid_t program) {
+                       held.emplace();
+                       continued = std::chrono::steady_clock::now();
                        for (const auto stage : children_of(program)) {
                          CHECK(tests::wait_for_state(stage, 'T'));
                          kill(stage, SIGCONT);
                        }
                      }));
+  const auto took = std::chrono::steady_clock::now() - continued;
+  REQUIRE(held);
+  CHECK(took <
+        std::chrono::seconds(3) + held->over(threads_of_a_loss));  // not until they are killed
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("it is waited for some seconds more"));
   check_children_ended_well(outcome, 2);
