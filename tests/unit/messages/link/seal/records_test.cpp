@@ -37,7 +37,7 @@ bytes seal(cipher& by, const bytes& content, kind what = kind::last) {
 }
 
 /// What is in a record; nullopt: it does not open.
-std::optional<bytes> open(cipher& by, const bytes& whole) {
+std::optional<bytes> opened_by(cipher& by, const bytes& whole) {
   bytes out(whole.size());
   if (!by.open(whole, out.data())) return std::nullopt;
   out.resize(whole.size() - record::overhead_bytes);
@@ -72,7 +72,7 @@ TEST_CASE("records open in the order in which they were sealed, whatever their s
     const auto head = record::read_head(std::span(whole).first<record::head_bytes>()).value();
     CHECK(head.bytes == count);
     CHECK(head.what == (count % 2 == 0 ? kind::more : kind::body));
-    CHECK(open(one.to, whole) == content);
+    CHECK(opened_by(one.to, whole) == content);
   }
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("a record of which one bit was changed does not open") {
     changed[bit / 8] ^= std::byte{1} << (bit % 8);
     cipher to(key, cipher::use::opens, algorithm);
     CAPTURE(bit);
-    CHECK_FALSE(open(to, changed));
+    CHECK_FALSE(opened_by(to, changed));
   }
 }
 
@@ -125,12 +125,12 @@ TEST_CASE("a record that was cut short or grew does not open") {
   for (std::size_t count = 0; count < whole.size(); ++count) {
     cipher to(key, cipher::use::opens, algorithm);
     CAPTURE(count);
-    CHECK_FALSE(open(to, bytes(whole.begin(), whole.begin() + static_cast<long>(count))));
+    CHECK_FALSE(opened_by(to, bytes(whole.begin(), whole.begin() + static_cast<long>(count))));
   }
   bytes longer = whole;
   longer.push_back(std::byte{0});
   cipher to(key, cipher::use::opens, algorithm);
-  CHECK_FALSE(open(to, longer));
+  CHECK_FALSE(opened_by(to, longer));
 }
 
 TEST_CASE("a record opens only with its own key and in its own direction") {
@@ -138,8 +138,8 @@ TEST_CASE("a record opens only with its own key and in its own direction") {
   way there(algorithm);
   way back(algorithm);
   const bytes whole = seal(there.from, some_bytes(40));
-  CHECK_FALSE(open(back.to, whole));  // sent back
-  CHECK(open(there.to, whole));
+  CHECK_FALSE(opened_by(back.to, whole));  // sent back
+  CHECK(opened_by(there.to, whole));
 }
 
 TEST_CASE("a record opens only in its place") {
@@ -149,16 +149,16 @@ TEST_CASE("a record opens only in its place") {
   std::vector<bytes> sealed;
   for (int i = 0; i < 3; ++i) sealed.push_back(seal(one.from, content));
   SECTION("repeated") {
-    CHECK(open(one.to, sealed[0]));
-    CHECK_FALSE(open(one.to, sealed[0]));
+    CHECK(opened_by(one.to, sealed[0]));
+    CHECK_FALSE(opened_by(one.to, sealed[0]));
   }
   SECTION("left out") {
-    CHECK(open(one.to, sealed[0]));
-    CHECK_FALSE(open(one.to, sealed[2]));
+    CHECK(opened_by(one.to, sealed[0]));
+    CHECK_FALSE(opened_by(one.to, sealed[2]));
   }
-  SECTION("moved") CHECK_FALSE(open(one.to, sealed[1]));
+  SECTION("moved") CHECK_FALSE(opened_by(one.to, sealed[1]));
   SECTION("in order") {
-    for (const bytes& each : sealed) CHECK(open(one.to, each) == content);
+    for (const bytes& each : sealed) CHECK(opened_by(one.to, each) == content);
   }
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("a key is replaced in time, on both sides at the same record") {
   const bytes content = some_bytes(1);
   bytes opened(1);
   const bytes first_of_all = seal(one.from, content);
-  REQUIRE(open(one.to, first_of_all));
+  REQUIRE(opened_by(one.to, first_of_all));
   for (std::uint64_t i = 1; i < record::records_per_key; ++i) {
     const bytes whole = seal(one.from, content);
     if (!one.to.open(whole, opened.data())) FAIL("record " << i << " does not open");
@@ -177,10 +177,10 @@ TEST_CASE("a key is replaced in time, on both sides at the same record") {
   const bytes first_of_next = seal(one.from, content);
   CHECK(first_of_next != first_of_all);
   cipher old(one.key, cipher::use::opens, algorithm);
-  CHECK_FALSE(open(old, first_of_next));
-  CHECK_FALSE(open(one.to, first_of_all));
+  CHECK_FALSE(opened_by(old, first_of_next));
+  CHECK_FALSE(opened_by(one.to, first_of_all));
   // What did not open has taken its number; the next one still opens.
-  CHECK(open(one.to, seal(one.from, content)) == content);
+  CHECK(opened_by(one.to, seal(one.from, content)) == content);
 }
 
 TEST_CASE("what begins no record is told before anything is opened") {
