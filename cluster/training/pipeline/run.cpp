@@ -195,15 +195,18 @@ void tell_checkpoint(const start_point& from) {
     log::info("the run goes on from the checkpoint of step " + std::to_string(from.steps_before));
 }
 
-/// Checks and opens once more the checkpoint that the run begins from, where that is in a folder of
-/// the trainer. Returns why it cannot.
+/// Has the run begin from its checkpoint once more, which is checked first where it is in a folder
+/// of the trainer; hosts check theirs when they are asked for it. Returns why it cannot.
 std::optional<error> reopen(prepared_run& run, const start_point& from) {
-  if (!from.file) return std::nullopt;
-  std::error_code absent;
-  const auto& source = from.file->source;
-  const auto is_folder = std::filesystem::is_directory(source, absent);
-  auto begun = read_whole(is_folder ? source : source.parent_path())
-                   .and_then([&](const whole_checkpoint& whole) { return begin_from(run, whole); });
+  const auto find = [&]() -> result<whole_checkpoint> {
+    if (from.on_hosts) return from.on_hosts->what;
+    std::error_code absent;
+    const auto& source = from.file->source;
+    const auto is_folder = std::filesystem::is_directory(source, absent);
+    return read_whole(is_folder ? source : source.parent_path());
+  };
+  const auto begun =
+      find().and_then([&](const whole_checkpoint& whole) { return begin_from(run, whole); });
   return begun ? std::nullopt : std::optional(begun.error());
 }
 
