@@ -132,7 +132,8 @@ class process_group::watcher {
     child_process process;
     stream out;
     stream err;
-    std::optional<long_stop_core> joining;  // until it has said that it has joined
+    std::optional<long_stop_core> joining;  // until it has said that it has joined, or cannot
+    bool is_to_join = false;                // it has not said that yet
     bool told_to_end = false;
     bool killed = false;
   };
@@ -199,7 +200,8 @@ class process_group::watcher {
   result<void> launch(const child_spec& spec) {
     return child_process::start(spec).map([&](child_process child) {
       auto [out, err] = std::move(child.output());
-      children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}, {}});
+      children_.push_back(
+          {std::move(child), {std::move(out), {}}, {std::move(err), {}}, {}, spec.joins});
       if (spec.joins) children_.back().joining.emplace(longest_stop);
     });
   }
@@ -264,7 +266,8 @@ class process_group::watcher {
   }
 
   void heard(member& child, output_stream kind, std::string_view line) {
-    if (line.ends_with(joined_mark)) {  // behind what it had begun to write, perhaps
+    if (child.is_to_join && line.ends_with(joined_mark)) {  // behind half a line, perhaps
+      child.is_to_join = false;
       child.joining.reset();
       line.remove_suffix(joined_mark.size());
       if (line.empty()) return;

@@ -267,6 +267,14 @@ TEST_CASE_METHOD(
       seen, [](const auto& each) { return each.find(joined_mark) != std::string::npos; }));
 }
 
+TEST_CASE_METHOD(watched_group, "what a child says when it has joined is left out once alone") {
+  const std::string mark(joined_mark);
+  REQUIRE(group.start(joining("stage-0", "echo '" + mark + "' >&2; echo 'our " + mark + "' >&2")));
+  REQUIRE(group.start(shell("agent", "echo 'our " + mark + "'")));
+  CHECK(reports.await("err stage-0: ") == "err stage-0: our " + mark);
+  CHECK(reports.await("out agent: ") == "out agent: our " + mark);
+}
+
 TEST_CASE("children that their own group has stopped are not taken for lost") {
   recorder reports;
   process_group group = group_of(reports);
