@@ -198,6 +198,7 @@ void tell_checkpoint(const start_point& from) {
 /// Has the run begin from its checkpoint once more, which is checked first where it is in a folder
 /// of the trainer; hosts check theirs when they are asked for it. Returns why it cannot.
 std::optional<error> reopen(prepared_run& run, const start_point& from) {
+  if (!from.on_hosts && !from.file) return std::nullopt;  // weights of a file alone
   const auto find = [&]() -> result<whole_checkpoint> {
     if (from.on_hosts) return from.on_hosts->what;
     std::error_code absent;
