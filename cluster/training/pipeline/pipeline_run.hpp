@@ -57,8 +57,8 @@ struct pipeline_run {
   told_progress told;
   recovery_totals recovered = {};
   earlier_scalers_core scalers = {};
-  std::optional<std::uint64_t> tried_again =
-      {};  // the step of a checkpoint that stages could not read
+  /// The step of a checkpoint that stages could not read.
+  std::optional<std::uint64_t> tried_again = {};
 };
 
 }  // namespace troupe::cluster

@@ -267,7 +267,7 @@ result<stage_recovery::point> stage_recovery::recover(const error& why, std::uin
 // For the core it is as if the trainer itself could not have read what it has told to go on from.
 result<stage_recovery::point> stage_recovery::pass_over(const error& why,
                                                         const return_sources& sources) {
-  return drop_stages().and_then([&] { return find_point(core_.was_read(false), why, sources); });
+  return find_point(core_.was_read(false), why, sources);
 }
 
 result<stage_recovery::point> stage_recovery::find_point(return_core::effect next, error cause,

@@ -115,8 +115,7 @@ class stage_recovery {
                                       const return_sources& sources);
 
   /// Where the run continues after the stages could not read the checkpoint of its own, by `why`,
-  /// that `recover` or this has found last. They have been told to end then. Errors: as `recover`;
-  /// peer_lost, after which `recover` is to be called.
+  /// that `recover` or this has found last, and were told to end. Errors: as `recover`.
   [[nodiscard]] result<point> pass_over(const error& why, const return_sources& sources);
 
  private:

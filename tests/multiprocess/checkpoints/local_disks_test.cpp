@@ -209,15 +209,32 @@ TEST_CASE("A bit that is flipped on one host's disk is made up for by the other'
   CHECK_THAT(resumed.err, ContainsSubstring("has 100 bytes, and its checkpoint wrote"));
 }
 
-TEST_CASE("A file that one host's disk cannot read is made up for by the other's copy",
-          "[untimed]") {
-  const disks all;
+namespace {
+
+/// Has a run write its checkpoint of step 8. Returns a file of it that alpha's disk is not to read.
+fs::path unreadable_on_alpha(const disks& all) {
   run_to_8(all);
   const auto file = all.slices("alpha", 8) / "weights.stage-0.safetensors";
   fs::create_hard_link(file, all.file("bad"));
-  const auto resumed = run_other(
-      "/usr/bin/env", with_unreadable(all.file("bad"), all.run({"--resume", "8", "--save",
-                                                                all.file("resumed").string()})));
+  return file;
+}
+
+/// How a stage of one host cannot read a file that its host has compared with the manifest, which
+/// takes two reads, in one process.
+const words once_both_have_checked{"TROUPE_UNREADABLE_AFTER=2"};
+
+/// `when`: see with_unreadable.
+program_outcome run_unreadable(const disks& all, const words& more, const words& when) {
+  return run_other("/usr/bin/env", with_unreadable(all.file("bad"), all.run(more), when));
+}
+
+}  // namespace
+
+TEST_CASE("A file that one host's disk cannot read is made up for by the other's copy",
+          "[untimed]") {
+  const disks all;
+  const auto file = unreadable_on_alpha(all);
+  const auto resumed = run_unreadable(all, {"--resume", "8", "--save", all.file("resumed")}, {});
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err,
              ContainsSubstring("alpha no longer has 1 file of the checkpoint of step "
@@ -227,26 +244,12 @@ TEST_CASE("A file that one host's disk cannot read is made up for by the other's
   check_same_weights(undisturbed(), all.file("resumed"));
 }
 
-namespace {
-
-/// How a stage of one host cannot read a file that its host has compared with the manifest, which
-/// takes two reads, in one process.
-const words once_both_have_checked{"TROUPE_UNREADABLE_AFTER=2"};
-
-program_outcome run_unreadable(const disks& all, const words& more) {
-  return run_other("/usr/bin/env",
-                   with_unreadable(all.file("bad"), all.run(more), once_both_have_checked));
-}
-
-}  // namespace
-
 TEST_CASE("A file that cannot be read after it was checked is made up for by the other's copy",
           "[untimed]") {
   const disks all;
-  run_to_8(all);
-  const auto file = all.slices("alpha", 8) / "weights.stage-0.safetensors";
-  fs::create_hard_link(file, all.file("bad"));
-  const auto resumed = run_unreadable(all, {"--resume", "8", "--save", all.file("resumed")});
+  const auto file = unreadable_on_alpha(all);
+  const auto resumed =
+      run_unreadable(all, {"--resume", "8", "--save", all.file("resumed")}, once_both_have_checked);
   REQUIRE(resumed.code == 0);
   const auto unread = file.string() + " cannot be read: Input/output error";
   CHECK_THAT(
@@ -261,17 +264,16 @@ TEST_CASE(
     "A file that cannot be read after it was checked, and has no copy, is refused, or passed over",
     "[untimed]") {
   const disks all;
-  run_to_8(all);
-  const std::string name = "weights.stage-0.safetensors";
-  fs::create_hard_link(all.slices("alpha", 8) / name, all.file("bad"));
+  const std::string name = unreadable_on_alpha(all).filename();
   fs::remove(all.slices("beta", 8) / name);
   const std::string nowhere = "step-000008: " + name + " was kept by alpha and beta, and no host";
-  const auto refused = run_unreadable(all, {"--resume", "8"});
+  const auto refused = run_unreadable(all, {"--resume", "8"}, once_both_have_checked);
   CHECK(refused.code == 2);
   CHECK_THAT(
       refused.last_line(),
       ContainsSubstring(nowhere) && ContainsSubstring("; the one of step 4 is whole: --resume 4"));
-  const auto passed = run_unreadable(all, {"--resume", "auto", "--save", all.file("resumed")});
+  const auto passed = run_unreadable(all, {"--resume", "auto", "--save", all.file("resumed")},
+                                     once_both_have_checked);
   REQUIRE(passed.code == 0);
   CHECK_THAT(passed.err, ContainsSubstring(nowhere) &&
                              ContainsSubstring("; this checkpoint is passed over") &&
